@@ -1,0 +1,76 @@
+#ifndef TESSERA_SERVER_SAMPLING_SAMPLER_H_
+#define TESSERA_SERVER_SAMPLING_SAMPLER_H_
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "server/sampling/logprobs.h"
+#include "server/sampling/sampling_params.h"
+
+namespace tessera {
+
+// What one step drew for one sequence.
+struct SampledToken {
+  int32_t token = -1;
+  PositionLogprobs logprobs;  // filled if the sampler was made with num_logprobs >= 0
+};
+
+// Draws the tokens of one sequence. Holds what the draw depends on (parameters, counts of tokens seen), so that the
+// token at output position i is a function of the logits, the parameters, the seed and i alone: it is the same alone
+// or in a batch, before or after a preemption. The random numbers are counter based: (seed, output position).
+//
+// Owned by the engine's record of the sequence; used by one thread at a time (a backend may run different samplers in
+// parallel). Sample() does not change the state: Accept() does, once the token is kept.
+class Sampler {
+ public:
+  // `prompt` feeds the repetition penalty. `barred` are the tokens barred while fewer than `min_tokens` tokens are
+  // out (end and stop ids). `num_logprobs` is -1 for none, else how many most likely tokens to report (0 to 20).
+  Sampler(SamplingParams params, absl::Span<const int32_t> prompt, std::vector<int32_t> barred, int32_t min_tokens,
+          int num_logprobs);
+
+  // `logits` has one float per vocabulary entry and may be overwritten. `logits` that hold NaN, or no finite value,
+  // are an INTERNAL error: never a token.
+  absl::StatusOr<SampledToken> Sample(absl::Span<float> logits) const;
+
+  // Records that `token` was appended to the output.
+  void Accept(int32_t token);
+
+  // Number of tokens accepted so far.
+  int32_t position() const { return position_; }
+  const SamplingParams& params() const { return params_; }
+
+ private:
+  SamplingParams params_;
+  std::vector<int32_t> barred_;
+  int32_t min_tokens_;
+  int num_logprobs_;
+  int32_t position_ = 0;
+  std::unordered_map<int32_t, int32_t> output_counts_;
+  std::unordered_map<int32_t, int32_t> prompt_tokens_;
+};
+
+// Collects log-probabilities of prompt tokens while the prompt is computed chunk by chunk.
+class PromptScorer {
+ public:
+  // `prompt` must outlive the scorer. `num_top` as in Sampler.
+  PromptScorer(absl::Span<const int32_t> prompt, int num_top);
+
+  // `logits` (read only) predict the token at `position + 1`. Each position arrives once or, after a preemption, again
+  // with the same values; positions past the prompt's last but one are ignored.
+  absl::Status Add(int32_t position, absl::Span<const float> logits);
+
+  // One entry a prompt token; the first has token.rank 0 and no values.
+  const std::vector<PositionLogprobs>& result() const { return result_; }
+
+ private:
+  absl::Span<const int32_t> prompt_;
+  int num_top_;
+  std::vector<PositionLogprobs> result_;
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_SERVER_SAMPLING_SAMPLER_H_
