@@ -1,0 +1,91 @@
+// Weights of a linear layer in the order in which the CPU kernels stream them.
+//
+// Packing happens once, at load, into memory that the caller owns; it keeps every value exactly. The layout
+// is the same for all instruction sets. Rows are output features (n of them), columns input features (k).
+// Rows are grouped in tiles of 16; the last tile is padded with zeros that never reach an output.
+//
+// BF16 tile: for each pair of columns (2p, 2p+1), 16 rows x 2 values = 64 bytes; row r at 32-bit lane r,
+//   column 2p in its low half. An odd k is padded with one zero column. k may be any positive number.
+//
+// NVFP4 tile: groups of 64 columns (four blocks), 576 bytes each:
+//   64 bytes   E4M3 scales, [block][row]
+//   4 x 128    codes of a block of 16 columns: two halves of 8 columns, 64 bytes each. In a half, row r has
+//              the 32-bit lane r; its low 16 bits hold columns 0, 2, 4, 6, its high 16 bits 1, 3, 5, 7, a
+//              nibble each, from the least significant up.
+//   Shifting a 64-byte half right by 0, 4, 8 or 12 in 16-bit words leaves in each word the index of one
+//   element (bit 4 is a neighbour's; a table of twice 16 entries makes it harmless), so one 16-bit table
+//   lookup gives 16 rows x 2 columns of BF16, ready for a BF16 pair dot product; no horizontal sum anywhere.
+//   k must be a multiple of 16. When it is not one of 64, the last group's unused blocks are zero and are
+//   never computed on.
+#ifndef TESSERA_KERNELS_CPU_LINEAR_PACKED_LINEAR_H_
+#define TESSERA_KERNELS_CPU_LINEAR_PACKED_LINEAR_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/nvfp4/bf16.h"
+
+namespace tessera::cpu {
+
+inline constexpr int64_t kTileRows = 16;
+inline constexpr size_t kPackedAlignment = 64;
+inline constexpr int64_t kNvfp4GroupColumns = 64;
+inline constexpr int64_t kNvfp4GroupBytes = 64 + 4 * 128;
+
+enum class WeightFormat : uint8_t { kBf16, kNvfp4 };
+
+// A view; the bytes belong to whoever packed them and must outlive it.
+struct PackedLinear {
+  WeightFormat format = WeightFormat::kBf16;
+  int64_t n = 0;  // output features
+  int64_t k = 0;  // input features
+  const std::byte* data = nullptr;
+  float tensor_scale = 1.0f;  // multiplies every output; 1 for BF16
+
+  int64_t num_tiles() const { return (n + kTileRows - 1) / kTileRows; }
+  int64_t tile_bytes() const {
+    return format == WeightFormat::kBf16
+               ? (k + 1) / 2 * 64
+               : (k + kNvfp4GroupColumns - 1) / kNvfp4GroupColumns * kNvfp4GroupBytes;
+  }
+  size_t bytes() const { return static_cast<size_t>(num_tiles() * tile_bytes()); }
+};
+
+// Bytes that a packed [n, k] takes; what dst below must hold, aligned to kPackedAlignment.
+size_t PackedBytes(WeightFormat format, int64_t n, int64_t k);
+
+// NVFP4 as ModelOpt stores it.
+struct Nvfp4Source {
+  const uint8_t* codes = nullptr;   // [n, k/2]; low nibble = even column
+  const uint8_t* scales = nullptr;  // [n, k/16] E4M3FN, neither negative nor NaN
+  float tensor_scale = 1.0f;        // finite
+  int64_t n = 0;
+  int64_t k = 0;  // a multiple of 16
+};
+
+enum class DenseType : uint8_t { kBf16, kF16, kF32 };
+
+// Dense rows, row-major without gaps. F16 and F32 values are rounded to BF16 (to nearest, ties to even):
+// that a loader passes them here is its decision to round.
+struct DenseSource {
+  const void* data = nullptr;  // [n, k]
+  DenseType type = DenseType::kBf16;
+  int64_t n = 0;
+  int64_t k = 0;
+};
+
+// Packs into dst (PackedBytes(...) bytes). pool may be null: then the calling thread does it alone. Fails
+// with INVALID_ARGUMENT on impossible shapes and, for NVFP4, on a negative or NaN scale (row and block are
+// named) or a tensor scale that is not finite; dst's content is then unspecified.
+absl::StatusOr<PackedLinear> PackNvfp4(const Nvfp4Source& source, std::byte* dst, ThreadPool* pool);
+absl::StatusOr<PackedLinear> PackDense(const DenseSource& source, std::byte* dst, ThreadPool* pool);
+
+// Inverse of packing, for tests and debugging: row `row` as floats, tensor scale not applied.
+void UnpackRow(const PackedLinear& weights, int64_t row, float* out);
+
+}  // namespace tessera::cpu
+
+#endif  // TESSERA_KERNELS_CPU_LINEAR_PACKED_LINEAR_H_
