@@ -20,8 +20,9 @@ struct SchedulerConfig {
   int32_t max_running = 256;          // sequences in one step
   int32_t max_batched_tokens = 2048;  // tokens in one step, decode and prefill together
   int32_t max_prefill_chunk = 512;    // prompt tokens of one sequence in one step
-  int32_t max_context = 0;            // tokens of one sequence, prompt and output
+  int32_t max_context = 0;            // tokens of one sequence, prompt and output; 0: what the cache holds
   bool prefix_cache = true;
+  int32_t prefix_hash_bits = 64;  // tests narrow it, to make hash collisions common
 };
 
 // A sequence to be served: one output of a generation, or one input of an embedding call.
@@ -33,8 +34,9 @@ struct SequenceSpec {
   absl::Time deadline = absl::InfiniteFuture();
   std::string cache_salt;         // prefixes are shared within a salt only
   bool read_prefix_cache = true;  // false: compute everything, still publish
-  // Not started before this sequence's prompt is in the cache (or it is gone): outputs 1.. of a request wait for
-  // output 0 and then share its prompt's blocks. 0: none.
+  // Not started before this sequence's prompt is in the cache (or it is gone): outputs 1.. of a request wait
+  // for output 0 and then share its prompt's blocks. 0: none. Without a prefix cache to read there is nothing
+  // to wait for.
   SequenceId after = 0;
 };
 
@@ -51,13 +53,13 @@ struct PlannedRow {
 // A sequence that this plan took up, first or again.
 struct Admission {
   SequenceId id = 0;
-  int32_t cached_tokens = 0;    // tokens whose keys and values came from the prefix cache
-  int32_t looked_up_tokens = 0; // tokens that were looked for there
-  bool resumed = false;         // it ran before and was preempted
+  int32_t cached_tokens = 0;     // tokens whose keys and values came from the prefix cache
+  int32_t looked_up_tokens = 0;  // tokens that were looked for there
+  bool resumed = false;          // it ran before and was preempted
 };
 
 struct StepPlan {
-  std::vector<PlannedRow> rows;       // decode rows first; empty when there is nothing to do
+  std::vector<PlannedRow> rows;  // decode rows first; empty when there is nothing to do
   std::vector<Admission> admitted;
   std::vector<SequenceId> preempted;  // put back to wait; their blocks are free, their tokens kept
   std::vector<SequenceId> expired;    // past their deadline: removed, the caller ends them
@@ -68,6 +70,10 @@ struct RowOutcome {
   SequenceId id = 0;
   int32_t token = -1;     // the token drawn, for a row that samples
   bool finished = false;  // the sequence ends here: a stop, or an error in the row
+  // The row's keys and values are in the cache. Taken for granted when a token was drawn or the sequence goes
+  // on, so it matters for an embedding that ends well: set, its last blocks are published too. Left false for
+  // an error, so that nothing of that row is ever found again.
+  bool computed = false;
 };
 
 struct SchedulerStats {
@@ -80,18 +86,29 @@ struct SchedulerStats {
   int64_t preemptions = 0;
 };
 
-// Decides what each step computes: continuous batching over a paged key-value cache. A pure state machine: no threads,
-// no clock, no I/O. Same calls, same decisions.
+// Decides what each step computes: continuous batching over a paged key-value cache. A pure state machine: no
+// threads, no clock, no I/O. Same calls, same decisions.
 //
 // Rules:
-//  - Running sequences decode first; prefill chunks use what is left of the token budget, so a long prompt never
+//  - Running sequences decode first; prefill chunks use what is left of the token budget, so a long prompt
+//  never
 //    stops the others.
-//  - Waiting sequences are taken up by priority, then by order of Add; no lower one overtakes a higher one that does
+//  - Waiting sequences are taken up by priority, then by order of Add; no lower one overtakes a higher one
+//  that does
 //    not fit yet.
-//  - When blocks run out, the lowest-priority, newest running sequence is preempted: its blocks go back, its tokens
-//    stay, it keeps its place in the order and is recomputed later (through the prefix cache as far as that reaches).
-//    No sequence is preempted for one of equal priority that came later, so no two evict each other in turn.
-//  - The prefix cache holds full blocks whose contents are computed (never merely planned), found by a chained hash and
+//  - When blocks run out, the lowest-priority, newest running sequence is preempted: its blocks go back, its
+//  tokens
+//    stay, it keeps its place in the order and is recomputed later (through the prefix cache as far as that
+//    reaches). No sequence is preempted for one of equal priority that came later, so no two evict each other
+//    in turn.
+//  - A waiting sequence may preempt running ones of lower priority when a slot or blocks lack, and only if
+//  that is
+//    enough to take it up. Equal priorities wait.
+//  - A sequence is taken up when its whole prompt (and earlier output) fits with a block to spare for each
+//  running
+//    sequence, so that it is not preempted at the next step; alone it needs nothing to spare.
+//  - The prefix cache holds full blocks whose contents are computed (never merely planned), found by a
+//  chained hash and
 //    then compared token for token, within a salt. At least the last token of a prompt is always computed.
 //  - Blocks are reference counted; when the last sequence is gone, free + cached = total.
 class Scheduler {
@@ -101,25 +118,28 @@ class Scheduler {
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  // Whether a sequence of this length could ever run: INVALID_ARGUMENT with the numbers if it could not (more tokens
-  // than the context, or more blocks than the whole cache). Thread-safe: reads the configuration alone.
+  // Whether a sequence of this length could ever run: INVALID_ARGUMENT with the numbers if it could not (more
+  // tokens than the context, or more blocks than the whole cache). Thread-safe: reads the configuration
+  // alone.
   absl::Status CheckFits(int64_t prompt_tokens, int64_t max_tokens) const;
 
   // Puts a sequence into the queue. Errors: as CheckFits, an empty prompt, an id in use (ALREADY_EXISTS).
   absl::Status Add(SequenceSpec spec);
 
-  // Takes a sequence out, whatever its state, between a Commit and the next Plan. False if there is none of this id.
+  // Takes a sequence out, whatever its state. False if there is none of this id. Belongs between a Commit and
+  // the next Plan; while a plan is open it takes effect at the end of its Commit.
   bool Remove(SequenceId id);
 
   // Plans the next step. Must be followed by Commit before the next Plan, also when rows is empty.
   const StepPlan& Plan(absl::Time now);
 
   // Takes the outcome of the last plan: one for each of its rows, in any order. A sequence that reaches its
-  // max_tokens, or an embedding whose prompt is computed, must be marked finished by the caller; its blocks then go
-  // to the prefix cache or free.
+  // max_tokens, or an embedding whose prompt is computed, must be marked finished by the caller; its blocks
+  // then go to the prefix cache or free. A caller that breaks these rules does no harm (a row without an
+  // outcome is planned again, a sequence past its end is ended), but CheckInvariants reports it from then on.
   void Commit(absl::Span<const RowOutcome> outcomes);
 
-  // Prompt and output so far. The id must be live. Valid until the scheduler is next changed.
+  // Prompt and output so far; empty for an id that is not live. Valid until the scheduler is next changed.
   absl::Span<const int32_t> Tokens(SequenceId id) const;
 
   bool Idle() const;  // nothing running, nothing waiting
