@@ -12,7 +12,7 @@
 #include "absl/time/time.h"
 
 namespace prometheus {
-class Registry;
+class Collectable;
 }
 
 namespace tessera {
@@ -39,6 +39,7 @@ struct StepRecord {
   int32_t prefill_tokens = 0;
   int32_t decode_tokens = 0;
   int32_t rows = 0;
+  int32_t generated_tokens = 0;  // kept in this step, over all outputs, first tokens included
   int32_t preemptions = 0;
   int64_t cache_looked_up_tokens = 0;  // prefix cache
   int64_t cache_hit_tokens = 0;
@@ -64,7 +65,11 @@ struct MetricsLabels {
 };
 
 // Every metric of the server, defined once in one table (metrics_table.cc) with name, help, unit and buckets. All
-// methods are thread-safe and cheap; a scrape never holds a lock that the engine needs for long.
+// methods are thread-safe; those of the step loop are atomic additions without a lock, so a scrape cannot hold up the
+// engine.
+//
+// Once all requests have ended: accepted = the sum of requests_total by kind, the prompt and generation token counters
+// equal the sums of the request histograms, and the end-to-end histogram counts each accepted request once.
 class Metrics {
  public:
   struct Options {
@@ -72,9 +77,14 @@ class Metrics {
     // Bucket bounds in seconds of the latency histograms, strictly increasing; empty: the defaults, from 1 ms down.
     std::vector<double> latency_buckets;
   };
+  // INVALID_ARGUMENT if the bounds are not finite, positive and strictly increasing.
   static absl::StatusOr<std::unique_ptr<Metrics>> Create(Options options);
   ~Metrics();
 
+  // What build_info and model_info say; replaces Options::labels when the model is known.
+  void SetLabels(MetricsLabels labels);
+  // `source` is called on scrapes, from any thread, until it is replaced; null reads as all zero. When this returns,
+  // the previous source is not running and will not be called again.
   void SetGaugeSource(std::function<GaugeValues()> source);
 
   // Once a request that was accepted.
@@ -84,7 +94,8 @@ class Metrics {
   // For tokens after the first of an output: the time since the previous one. One call a step with all of them.
   void OnInterTokenLatencies(const std::vector<double>& seconds);
   void OnRequestFinished(const RequestRecord& record);
-  // A request refused before acceptance; `code` is the gRPC status name, for example "RESOURCE_EXHAUSTED".
+  // A request refused before acceptance; `code` is the gRPC status name, for example "RESOURCE_EXHAUSTED". The RPC
+  // layer counts these, also those that the engine refused.
   void OnRequestRejected(const std::string& code);
   void OnStep(const StepRecord& record);
   // A sequence ended because its logits held NaN or no finite value.
@@ -93,9 +104,10 @@ class Metrics {
   // Time of one phase of the start: "load", "kv_cache", "warmup", "total".
   void OnStartupPhase(const std::string& phase, absl::Duration time);
 
-  std::shared_ptr<prometheus::Registry> registry();
-  // The text exposition, for tests.
-  std::string Expose();
+  // For an exposer; lives as long as this object.
+  const prometheus::Collectable& collectable() const;
+  // The text exposition (format 0.0.4).
+  std::string Expose() const;
 
  private:
   class Impl;
