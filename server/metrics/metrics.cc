@@ -162,13 +162,13 @@ class Metrics::Impl : public prometheus::Collectable {
       out->push_back(std::move(family));
     };
     const double total = values.kv_blocks_total;
-    add(MetricId::kRunning, {{{}, values.running}});
-    add(MetricId::kWaiting, {{{}, values.waiting}});
-    add(MetricId::kKvCacheUsage, {{{}, total > 0 ? values.kv_blocks_used / total : 0.0}});
+    const double used = values.kv_blocks_used;
+    const double cached = values.kv_blocks_cached;
+    add(MetricId::kRunning, {{{}, static_cast<double>(values.running)}});
+    add(MetricId::kWaiting, {{{}, static_cast<double>(values.waiting)}});
+    add(MetricId::kKvCacheUsage, {{{}, total > 0 ? used / total : 0.0}});
     add(MetricId::kKvCacheBlocks,
-        {{{{"state", "used"}}, values.kv_blocks_used},
-         {{{"state", "cached"}}, values.kv_blocks_cached},
-         {{{"state", "free"}}, total - values.kv_blocks_used - values.kv_blocks_cached}});
+        {{{{"state", "used"}}, used}, {{{"state", "cached"}}, cached}, {{{"state", "free"}}, total - used - cached}});
     add(MetricId::kHealthy, {{{}, values.healthy ? 1.0 : 0.0}});
     add(MetricId::kDraining, {{{}, values.draining ? 1.0 : 0.0}});
     std::vector<std::pair<Labels, double>> startup;

@@ -1,6 +1,9 @@
 #include "server/metrics/metrics_endpoint.h"
 
 #include <array>
+#include <atomic>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -45,6 +48,13 @@ int OnOther(mg_connection* connection, void*) {
 
 int DropMessage(const mg_connection*, const char*) { return 1; }  // errors are returned, not printed
 
+// The host of HOST:PORT, or the loopback address where HOST stands for all addresses.
+std::string HostToReach(const std::string& address) {
+  std::string host = address.substr(0, address.rfind(':'));
+  if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
+  return host.empty() || host == "0.0.0.0" || host == "::" || host == "+" ? "localhost" : host;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(const std::string& address,
@@ -65,6 +75,7 @@ absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(const st
   if (endpoint->context_ == nullptr) {
     return absl::UnavailableError(absl::StrCat("cannot listen on ", address, " for metrics: ", text.data()));
   }
+  endpoint->host_ = HostToReach(address);
   mg_server_port ports[1] = {};
   if (mg_get_server_ports(endpoint->context_, 1, ports) == 1) endpoint->port_ = ports[0].port;
   mg_set_request_handler(endpoint->context_, "/metrics$", OnMetrics, const_cast<Metrics*>(metrics));
@@ -77,7 +88,22 @@ absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(const st
 }
 
 MetricsEndpoint::~MetricsEndpoint() {
-  if (context_ != nullptr) mg_stop(context_);
+  if (context_ == nullptr) return;
+  // mg_stop sets a flag that civetweb's accepting thread reads after its poll, which lasts 2 s unless something comes
+  // in; so connect until it has noticed.
+  std::atomic<bool> stopped = false;
+  std::thread wake([this, &stopped] {
+    while (!stopped) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      char error[64];
+      if (mg_connection* connection = mg_connect_client(host_.c_str(), port_, 0, error, sizeof(error))) {
+        mg_close_connection(connection);
+      }
+    }
+  });
+  mg_stop(context_);
+  stopped = true;
+  wake.join();
 }
 
 }  // namespace tessera

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "server/metrics/metrics.h"
@@ -41,6 +42,7 @@ class MetricsEndpoint {
   const Metrics* const metrics_;
   const Probes probes_;
   mg_context* context_ = nullptr;
+  std::string host_;  // where this process reaches itself
   int port_ = 0;
 };
 

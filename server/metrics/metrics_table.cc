@@ -49,7 +49,7 @@ std::vector<MetricDefinition> MakeTable() {
        BucketSet::kNone, {kKind}},
       {Id::kRequests, Kind::kCounter, "tessera_requests_total", "",
        "Accepted requests that ended, by how; of several outputs the worst counts "
-       "(error, abort, deadline, length, stop).",
+       "(from the worst: error, abort, deadline, length, stop).",
        BucketSet::kNone, {kKind, kFinishReason}},
       {Id::kRequestsRejected, Kind::kCounter, "tessera_requests_rejected_total", "",
        "Requests refused before they were accepted, by gRPC status.", BucketSet::kNone, {kCode}},

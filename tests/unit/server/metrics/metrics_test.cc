@@ -74,7 +74,7 @@ TEST(MetricsTable, IsInOrderAndFollowsTheConventions) {
     EXPECT_FALSE(std::string(definition.help).empty()) << name;
     EXPECT_EQ(name.ends_with("_total"), definition.kind == MetricKind::kCounter) << name;
     EXPECT_EQ(definition.buckets != BucketSet::kNone, definition.kind == MetricKind::kHistogram) << name;
-    if (*definition.unit != '\0') EXPECT_THAT(name, HasSubstr(definition.unit));
+    EXPECT_THAT(name, HasSubstr(definition.unit));
   }
 }
 
