@@ -12,6 +12,7 @@
 #include "server/sampling/logprobs.h"
 #include "server/sampling/pooler.h"
 #include "server/sampling/sampling_params.h"
+#include "server/sampling/stop_checker.h"
 
 namespace tessera {
 
@@ -43,12 +44,6 @@ struct EmbedSpec {
 };
 
 enum class FinishReason { kStop, kLength, kAbort, kDeadline, kError };
-
-struct StoppedBy {
-  enum Kind { kNone, kEos, kStopToken, kStopString } kind = kNone;
-  int32_t token_id = -1;
-  std::string stop_string;
-};
 
 // New tokens and text of one output. Text is valid UTF-8.
 struct OutputDelta {

@@ -2,9 +2,10 @@
 #define TESSERA_SERVER_SAMPLING_SAMPLER_H_
 
 #include <cstdint>
-#include <unordered_map>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "server/sampling/logprobs.h"
@@ -31,9 +32,13 @@ class Sampler {
   Sampler(SamplingParams params, absl::Span<const int32_t> prompt, std::vector<int32_t> barred, int32_t min_tokens,
           int num_logprobs);
 
-  // `logits` has one float per vocabulary entry and may be overwritten. `logits` that hold NaN, or no finite value,
-  // are an INTERNAL error: never a token.
+  // `logits` has one float per vocabulary entry and may be overwritten. `logits` that hold NaN, +infinity, or no
+  // finite value, are an INTERNAL error that IsInvalidLogits() tells (logits.h): never a token.
   absl::StatusOr<SampledToken> Sample(absl::Span<float> logits) const;
+
+  // The same for a model that gives only some tokens a chance: `ids` (ascending) have these logits, every other token
+  // has -infinity. Costs what the few tokens cost, not the vocabulary.
+  absl::StatusOr<SampledToken> SampleSparse(absl::Span<const int32_t> ids, absl::Span<float> logits) const;
 
   // Records that `token` was appended to the output.
   void Accept(int32_t token);
@@ -43,13 +48,19 @@ class Sampler {
   const SamplingParams& params() const { return params_; }
 
  private:
+  class Row;
+  absl::StatusOr<SampledToken> SampleRow(Row row) const;
+  void Edit(Row* row) const;
+  int32_t Draw(absl::Span<const float> logits, float largest) const;
+
   SamplingParams params_;
   std::vector<int32_t> barred_;
   int32_t min_tokens_;
   int num_logprobs_;
   int32_t position_ = 0;
-  std::unordered_map<int32_t, int32_t> output_counts_;
-  std::unordered_map<int32_t, int32_t> prompt_tokens_;
+  // Kept only where a penalty needs them.
+  absl::flat_hash_map<int32_t, int32_t> output_counts_;
+  std::vector<int32_t> prompt_tokens_;  // sorted, unique
 };
 
 // Collects log-probabilities of prompt tokens while the prompt is computed chunk by chunk.
