@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "server/tokenizer/tokenizer.h"
 
@@ -37,14 +38,18 @@ class IncrementalDetokenizer {
   bool pending() const { return pending_size_ != 0; }
 
  private:
-  void AppendBytes(const char* data, size_t size, std::string* out);
+  // Takes bytes that may be parts of characters.
+  void AppendBytes(absl::string_view bytes, std::string* out);
+  // Whole characters, less what is to be stripped from the start of the text.
+  void Emit(absl::string_view text, std::string* out);
+  // U+FFFD for an ill-formed stretch of that many bytes.
+  void EmitInvalid(size_t bytes, std::string* out);
   void FlushPending(std::string* out);
 
   std::shared_ptr<const Tokenizer> tokenizer_;
   bool skip_special_tokens_;
-  bool first_ = true;         // no token has been taken yet
-  int strip_left_ = 0;        // leading strip characters that may still be dropped
-  bool in_byte_run_ = false;  // the pending bytes come from byte-fallback tokens
+  bool first_ = true;   // no token has been taken yet
+  int strip_left_ = 0;  // leading characters that may still be dropped
   char pending_[4] = {};
   size_t pending_size_ = 0;
 };

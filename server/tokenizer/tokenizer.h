@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -35,6 +36,9 @@ struct EncodeOptions {
   // the file does not mark as special are always recognised.
   bool parse_special = false;
 };
+
+// Ids beyond this are refused: tables are indexed by them.
+inline constexpr int32_t kMaxTokenId = (1 << 24) - 1;
 
 class Tokenizer {
  public:

@@ -1,0 +1,36 @@
+// PCRE2 in Unicode mode, compiled to machine code, with the character classes of the tokenizers library.
+#ifndef TESSERA_SERVER_TOKENIZER_REGEX_H_
+#define TESSERA_SERVER_TOKENIZER_REGEX_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/tokenizer/tokenizer.h"
+
+namespace tessera {
+
+// Immutable, thread-safe, cheap to copy.
+class Regex {
+ public:
+  // INVALID_ARGUMENT with PCRE2's message and the offset if the pattern is not one.
+  static absl::StatusOr<Regex> Compile(absl::string_view pattern);
+  // A pattern that matches this text literally.
+  static absl::StatusOr<Regex> CompileLiteral(absl::string_view text);
+
+  // Calls `match` for every non-overlapping match from the left, empty matches included. `text` must be valid
+  // UTF-8. RESOURCE_EXHAUSTED if the pattern runs into PCRE2's limits on this text.
+  absl::Status FindAll(absl::string_view text, absl::FunctionRef<void(ByteRange)> match) const;
+
+ private:
+  struct Code;
+  explicit Regex(std::shared_ptr<const Code> code) : code_(std::move(code)) {}
+  std::shared_ptr<const Code> code_;
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_SERVER_TOKENIZER_REGEX_H_
