@@ -22,9 +22,9 @@ enum class RopeStyle {
 
 struct RopeSpec {
   RopeStyle style = RopeStyle::kHalf;
-  int32_t rotary_dim = 0;              // leading dimensions of a head that rotate
-  std::vector<double> inv_freq;        // rotary_dim / 2 angles per position, scaling (if any) applied
-  float magnitude = 1.0f;              // multiplies cos and sin
+  int32_t rotary_dim = 0;        // leading dimensions of a head that rotate
+  std::vector<double> inv_freq;  // rotary_dim / 2 angles per position, scaling (if any) applied
+  float magnitude = 1.0f;        // multiplies cos and sin
 };
 
 struct AttentionSpec {
@@ -33,11 +33,11 @@ struct AttentionSpec {
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
   float softmax_scale = 0.0f;
-  bool qk_norm = false;         // RMSNorm over head_dim of q and k, before rope
+  bool qk_norm = false;  // RMSNorm over head_dim of q and k, before rope
   bool qkv_bias = false;
   bool output_bias = false;
-  int32_t sliding_window = 0;   // 0: all earlier tokens; else the last this many, the token itself included
-  bool sinks = false;           // a learned logit per query head in the softmax's denominator
+  int32_t sliding_window = 0;  // 0: all earlier tokens; else the last this many, the token itself included
+  bool sinks = false;          // a learned logit per query head in the softmax's denominator
   RopeSpec rope;
 };
 

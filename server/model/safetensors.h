@@ -8,9 +8,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 
 namespace tessera {
@@ -108,10 +110,11 @@ class SafetensorsReader {
   int64_t hole_bytes_ = 0;
 };
 
-// Writes one .safetensors file, tensor by tensor, so that no more than one tensor need be in memory. All
-// names, types and shapes are given first; the data then in the same order. The file appears under its name,
-// whole and synced, only when Finish() succeeds; before that, and after any error, there is a hidden
-// temporary file at most, which the destructor removes.
+// Writes one .safetensors file, tensor by tensor in any order, so that no more than the tensor at hand need
+// be in memory. All names, types and shapes are given first. The file appears under its name, whole and
+// synced, only when Finish() succeeds; before that, and after any error, there is a hidden temporary file at
+// most, which the destructor removes. Tensors are laid out as other writers do: wider types first, then by
+// name, data aligned to 8 bytes.
 class SafetensorsWriter {
  public:
   struct Entry {
@@ -121,25 +124,35 @@ class SafetensorsWriter {
   };
 
   static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(
-      const std::string& path, std::vector<Entry> entries,
+      const std::string& path, const std::vector<Entry>& entries,
       const std::map<std::string, std::string>& metadata);
   ~SafetensorsWriter();
 
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
 
-  // The next tensor, which must be `name` and have the bytes that its entry promised.
+  // One tensor: an entry's name, once, with the bytes that its type and shape promise. Thread-safe.
   absl::Status Write(absl::string_view name, absl::Span<const uint8_t> data);
   // Checks that every tensor came, syncs, renames. Nothing may follow.
   absl::Status Finish();
 
+  int64_t file_bytes() const { return file_bytes_; }
+
  private:
+  struct Slot {
+    int64_t offset = 0;  // in the file
+    int64_t bytes = 0;
+    bool written = false;
+  };
+
   SafetensorsWriter() = default;
+
   std::string path_;
   std::string temporary_path_;
   int fd_ = -1;
-  std::vector<Entry> entries_;
-  size_t next_ = 0;
+  int64_t file_bytes_ = 0;
+  absl::Mutex mutex_;
+  std::map<std::string, Slot, std::less<>> slots_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace tessera
