@@ -15,14 +15,8 @@ constexpr int32_t kInfinityBits = 0x7f800000;
 constexpr int kBlock = 1024;  // entries whose exponentials are kept on the stack
 constexpr int kLanes = 8;     // partial sums, so that additions do not wait for each other
 
-// Weights of one block; returns their sum.
-double BlockWeights(absl::Span<const float> logits, float largest, float temperature, float min_weight,
-                    float* weights) {
-  const int count = static_cast<int>(logits.size());
-  for (int i = 0; i < count; ++i) {
-    const float weight = ExpOfNonPositive((logits[i] - largest) / temperature);
-    weights[i] = weight < min_weight ? 0.0f : weight;
-  }
+// Sum in a fixed order.
+double SumOf(const float* weights, int count) {
   double lanes[kLanes] = {};
   int i = 0;
   for (; i + kLanes <= count; i += kLanes) {
@@ -32,6 +26,27 @@ double BlockWeights(absl::Span<const float> logits, float largest, float tempera
   double sum = 0.0;
   for (double lane : lanes) sum += lane;
   return sum;
+}
+
+// Weights of the block that starts at `begin`; returns their number.
+int BlockWeights(absl::Span<const float> logits, size_t begin, float largest, float temperature, float* weights) {
+  const absl::Span<const float> block = logits.subspan(begin, kBlock);
+  const int count = static_cast<int>(block.size());
+  for (int i = 0; i < count; ++i) weights[i] = ExpOfNonPositive((block[i] - largest) / temperature);
+  return count;
+}
+
+// The same with what is not kept at zero.
+int KeptBlockWeights(absl::Span<const float> logits, size_t begin, float largest, float temperature, float min_weight,
+                     Cutoff cutoff, float* weights) {
+  const int count = BlockWeights(logits, begin, largest, temperature, weights);
+  const int32_t first = static_cast<int32_t>(begin);
+  for (int i = 0; i < count; ++i) {
+    const int32_t key = OrderKey(logits[begin + i]);
+    const bool kept = (key > cutoff.key) | ((key == cutoff.key) & (first + i <= cutoff.index));
+    weights[i] = kept & (weights[i] >= min_weight) ? weights[i] : 0.0f;
+  }
+  return count;
 }
 
 }  // namespace
@@ -73,38 +88,78 @@ double SumOfExponentials(absl::Span<const float> logits, float largest, float te
   float weights[kBlock];
   double sum = 0.0;
   for (size_t begin = 0; begin < logits.size(); begin += kBlock) {
-    sum += BlockWeights(logits.subspan(begin, kBlock), largest, temperature, 0.0f, weights);
+    sum += SumOf(weights, BlockWeights(logits, begin, largest, temperature, weights));
   }
   return sum;
 }
 
-int32_t DrawFromAll(absl::Span<const float> logits, float largest, float temperature, float min_weight,
+// Sorting 150 thousand tokens takes longer than a step of a small model. So: sum the weights in bins of equal width in
+// the logit, find the bin in which the running sum reaches the target, and sort that bin alone.
+Cutoff FindTopPCutoff(absl::Span<const float> logits, float largest, float temperature, float top_p) {
+  constexpr int kBins = 2048;
+  constexpr float kRange = 88.0f;  // weights are zero beyond
+  const auto bin_of = [&](float logit) {
+    const float distance = (largest - logit) / temperature * (kBins / kRange);
+    return distance < kBins - 1 ? static_cast<int>(distance) : kBins - 1;
+  };
+  double bins[kBins] = {};
+  float weights[kBlock];
+  double total = 0.0;
+  for (size_t begin = 0; begin < logits.size(); begin += kBlock) {
+    const int count = BlockWeights(logits, begin, largest, temperature, weights);
+    for (int i = 0; i < count; ++i) bins[bin_of(logits[begin + i])] += weights[i];
+  }
+  for (double bin : bins) total += bin;
+  const double target = top_p * total;
+  double sum = 0.0;
+  int edge = 0;
+  while (edge < kBins - 1 && sum + bins[edge] < target) sum += bins[edge++];
+
+  thread_local std::vector<int32_t> at_edge;
+  at_edge.clear();
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (bin_of(logits[i]) == edge) at_edge.push_back(static_cast<int32_t>(i));
+  }
+  std::sort(at_edge.begin(), at_edge.end(), [&](int32_t a, int32_t b) {
+    const int32_t key_a = OrderKey(logits[a]), key_b = OrderKey(logits[b]);
+    return key_a != key_b ? key_a > key_b : a < b;
+  });
+  Cutoff cutoff;
+  for (int32_t index : at_edge) {
+    cutoff = {OrderKey(logits[index]), index};
+    sum += ExpOfNonPositive((logits[index] - largest) / temperature);
+    if (sum >= target) break;
+  }
+  return cutoff;
+}
+
+int32_t DrawFromAll(absl::Span<const float> logits, float largest, float temperature, float min_weight, Cutoff cutoff,
                     double uniform) {
   thread_local std::vector<double> block_sums;
   float weights[kBlock];
   block_sums.clear();
   double total = 0.0;
   for (size_t begin = 0; begin < logits.size(); begin += kBlock) {
-    block_sums.push_back(BlockWeights(logits.subspan(begin, kBlock), largest, temperature, min_weight, weights));
+    const int count = KeptBlockWeights(logits, begin, largest, temperature, min_weight, cutoff, weights);
+    block_sums.push_back(SumOf(weights, count));
     total += block_sums.back();
   }
   const double target = uniform * total;
-  double before = 0.0;
+  double sum = 0.0;
   size_t block = 0;
-  while (block + 1 < block_sums.size() && before + block_sums[block] <= target) before += block_sums[block++];
+  while (block + 1 < block_sums.size() && sum + block_sums[block] <= target) sum += block_sums[block++];
   // Rounding can put the target behind the last token that has any weight: step back to it.
-  while (block > 0 && block_sums[block] == 0.0) before -= block_sums[--block];
-  const absl::Span<const float> chosen = logits.subspan(block * kBlock, kBlock);
-  BlockWeights(chosen, largest, temperature, min_weight, weights);
-  int32_t last = 0;
-  double sum = before;
-  for (size_t i = 0; i < chosen.size(); ++i) {
+  while (block > 0 && block_sums[block] == 0.0) sum -= block_sums[--block];
+  const size_t begin = block * kBlock;
+  const int count = KeptBlockWeights(logits, begin, largest, temperature, min_weight, cutoff, weights);
+  int last = 0;
+  for (int i = 0; i < count; ++i) {
     if (weights[i] == 0.0f) continue;
-    last = static_cast<int32_t>(i);
+    last = i;
     sum += weights[i];
     if (sum > target) break;
   }
-  return static_cast<int32_t>(block * kBlock) + last;
+  return static_cast<int32_t>(begin) + last;
 }
 
 void SelectTop(absl::Span<const float> logits, int32_t k, std::vector<int32_t>* indices) {

@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -62,9 +63,20 @@ absl::StatusOr<LargestLogit> FindLargest(absl::Span<const float> logits);
 // Sum over e^((x - largest) / temperature), in a fixed order.
 double SumOfExponentials(absl::Span<const float> logits, float largest, float temperature);
 
-// Draws an index with probability proportional to w(x) = e^((x - largest) / temperature), those below `min_weight`
-// left out: the first index at which the running sum exceeds `uniform` times the total.
-int32_t DrawFromAll(absl::Span<const float> logits, float largest, float temperature, float min_weight, double uniform);
+// The last token that is kept when tokens are walked best first.
+struct Cutoff {
+  int32_t key = std::numeric_limits<int32_t>::min();  // its OrderKey
+  int32_t index = std::numeric_limits<int32_t>::max();
+};
+
+// The smallest set of best tokens whose weights e^((x - largest) / temperature) sum to `top_p` times the total or more.
+// Cost: a few passes, however large the set is.
+Cutoff FindTopPCutoff(absl::Span<const float> logits, float largest, float temperature, float top_p);
+
+// Draws an index with probability proportional to its weight, weights below `min_weight` and tokens behind `cutoff` left
+// out: the first index at which the running sum exceeds `uniform` times the total.
+int32_t DrawFromAll(absl::Span<const float> logits, float largest, float temperature, float min_weight, Cutoff cutoff,
+                    double uniform);
 
 // The `k` best indices, best first; all if there are fewer.
 void SelectTop(absl::Span<const float> logits, int32_t k, std::vector<int32_t>* indices);

@@ -129,7 +129,7 @@ int32_t Sampler::Draw(absl::Span<const float> logits, float largest) const {
   const int32_t size = static_cast<int32_t>(logits.size());
   const bool limits_k = params_.top_k > 0 && params_.top_k < size;
   if (!limits_k && params_.top_p >= 1.0f) {
-    return DrawFromAll(logits, largest, params_.temperature, params_.min_p, uniform);
+    return DrawFromAll(logits, largest, params_.temperature, params_.min_p, Cutoff{}, uniform);
   }
 
   thread_local std::vector<int32_t> kept;
@@ -149,16 +149,15 @@ int32_t Sampler::Draw(absl::Span<const float> logits, float largest) const {
       while (count < kept.size() && sum < target) sum += weight(kept[count++]);
     }
   } else {
-    // The set is nearly always small: look among few tokens first and widen when they do not reach top_p.
-    constexpr int32_t kFirst = 128, kWiden = 16;
+    // The set is nearly always small: look among few tokens before binning all of them.
+    constexpr int32_t kFew = 128;
     const double target = params_.top_p * SumOfExponentials(logits, largest, params_.temperature);
     double sum = 0.0;
-    for (int32_t k = std::min(kFirst, size);; k = std::min(k * kWiden, size)) {
-      SelectTop(logits, k, &kept);
-      sum = 0.0;
-      count = 0;
-      while (count < kept.size() && sum < target) sum += weight(kept[count++]);
-      if (sum >= target || k == size) break;
+    SelectTop(logits, kFew, &kept);
+    while (count < kept.size() && sum < target) sum += weight(kept[count++]);
+    if (sum < target && count < logits.size()) {
+      const Cutoff cutoff = FindTopPCutoff(logits, largest, params_.temperature, params_.top_p);
+      return DrawFromAll(logits, largest, params_.temperature, params_.min_p, cutoff, uniform);
     }
   }
   kept.resize(std::max<size_t>(count, 1));
