@@ -41,7 +41,9 @@ struct EngineLoad {
 class Engine {
  public:
   // `tokenizer` may be null (token ids only: no text, no stop strings). `backend`'s cache must be allocated.
-  // `metrics` outlives the engine. `clock` gives the time (absl::Now if empty).
+  // `metrics` outlives the engine, which is the source of its gauges and counts everything but refusals
+  // (OnRequestRejected is the caller's, who also refuses for reasons of its own). `clock` gives the time (absl::Now if
+  // empty) and must be thread-safe.
   Engine(EngineConfig config, std::unique_ptr<Backend> backend, std::shared_ptr<const Tokenizer> tokenizer,
          Metrics* metrics, std::function<absl::Time()> clock = nullptr);
   // Ends every request (kAbort) and joins the thread.
@@ -49,8 +51,9 @@ class Engine {
 
   void Start();
 
-  // Queues a request. Errors, all before anything is queued: INVALID_ARGUMENT (can never fit), ALREADY_EXISTS
-  // (request id in use), RESOURCE_EXHAUSTED (queue full), UNAVAILABLE (draining or failed).
+  // Queues a request. Errors, all before anything is queued: INVALID_ARGUMENT (can never fit, stop strings without a
+  // tokenizer), ALREADY_EXISTS (request id in use), RESOURCE_EXHAUSTED (queue full), UNAVAILABLE (draining or failed).
+  // A request of any size may enter an empty queue. An id is free again when the last event of its request arrives.
   absl::StatusOr<std::shared_ptr<RequestStream>> Generate(GenerateSpec spec, std::function<void()> on_ready);
   absl::StatusOr<std::shared_ptr<RequestStream>> Embed(EmbedSpec spec, std::function<void()> on_ready);
 
@@ -59,7 +62,8 @@ class Engine {
   // Ends all; returns their ids.
   std::vector<std::string> AbortAll(absl::Status why);
 
-  // Wakes the engine after RequestStream::Cancel, so that an idle engine need not poll.
+  // Makes the engine look at its inbox, its deadlines and its clock. Not needed after RequestStream::Cancel, which wakes
+  // the engine itself; for a clock that jumps.
   void Wake();
 
   // Refuses new requests from now on (UNAVAILABLE); running ones go on.

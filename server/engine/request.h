@@ -84,8 +84,8 @@ struct EmbeddingResult {
   int32_t num_tokens = 0;
 };
 
-// What a request's stream carries. A generation: deltas, then one OutputFinished an output. An embedding call: one
-// EmbeddingResult an input, in any order.
+// What a request's stream carries. A generation: deltas of its outputs interleaved, and after an output's last delta its
+// OutputFinished, while others go on. An embedding call: one EmbeddingResult an input, in any order.
 using RequestEvent = std::variant<OutputDelta, OutputFinished, EmbeddingResult>;
 
 }  // namespace tessera
