@@ -10,8 +10,7 @@ namespace tessera {
 namespace {
 
 bool IsWordCharacter(absl::string_view character) {
-  static const Regex* const kWord =
-      new Regex(*Regex::Compile(R"([\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200c}\x{200d}])"));
+  static const Regex* const kWord = new Regex(*Regex::Compile("[" TESSERA_REGEX_RUST_WORD "]"));
   bool found = false;
   return kWord->FindAll(character, [&](ByteRange) { found = true; }).ok() && found;
 }

@@ -107,7 +107,7 @@ absl::StatusOr<std::unique_ptr<Normalizer>> Normalizer::FromJson(const JsonView&
     return Simple([left, right](std::string* t) { StripWhitespace(left, right, t); });
   }
   if (kind == "StripAccents") {
-    TOKENIZER_ASSIGN_OR_RETURN(Regex marks, Regex::Compile(R"(\p{Mn}+)"));
+    TOKENIZER_ASSIGN_OR_RETURN(Regex marks, Regex::Compile(R"(\p{M}+)"));
     return std::make_unique<ReplaceNormalizer>(std::move(marks), "");
   }
   if (kind == "Prepend") {

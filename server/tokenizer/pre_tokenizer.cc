@@ -15,10 +15,8 @@ namespace {
 // GPT-2's, which ByteLevel has built in.
 constexpr absl::string_view kByteLevelPattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-// \w as Rust's regex library has it.
 constexpr absl::string_view kWordsPattern =
-    R"([\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200c}\x{200d}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189}]+)"
-    R"(|[^\s\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200c}\x{200d}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189}]+)";
+    "[" TESSERA_REGEX_RUST_WORD R"(]+|[^\s)" TESSERA_REGEX_RUST_WORD "]+";
 constexpr absl::string_view kPunctuationPattern = R"([!-/:-@\[-`{-~\p{P}])";
 
 // What becomes of the matches.

@@ -13,6 +13,13 @@
 
 namespace tessera {
 
+// Letters, marks, decimal digits, letter numbers, connectors and circled letters, to be put into a class:
+// what both Rust's regex library and Oniguruma call \w, each with some more.
+#define TESSERA_REGEX_WORD_MEMBERS \
+  R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189})"
+#define TESSERA_REGEX_RUST_WORD TESSERA_REGEX_WORD_MEMBERS R"(\x{200c}\x{200d})"
+#define TESSERA_REGEX_ONIGURUMA_WORD TESSERA_REGEX_WORD_MEMBERS R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})"
+
 // Immutable, thread-safe, cheap to copy.
 class Regex {
  public:

@@ -1,0 +1,323 @@
+// The promises of tokenizer.h beyond equality with the library: trust, BOS, errors, hostile input, threads.
+#include "server/tokenizer/tokenizer.h"
+
+#include <chrono>
+#include <random>
+#include <thread>
+
+#include <gmock/gmock.h>
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "tests/unit/server/tokenizer/test_files.h"
+
+namespace tessera {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+std::shared_ptr<const Tokenizer> LoadFamily(const std::string& family) {
+  auto loaded = Tokenizer::Load(GoldenPath("tokenizer/" + family));
+  EXPECT_TRUE(loaded.ok()) << loaded.status();
+  return loaded.ok() ? *loaded : nullptr;
+}
+
+json FamilyJson(const std::string& family) {
+  return json::parse(ReadFile(GoldenPath("tokenizer/" + family + "/tokenizer.json")));
+}
+
+TEST(TokenizerTest, SpecialTokensInTextStayTextUnlessParsed) {
+  const auto t = LoadFamily("qwen");
+  const int32_t end = *t->TokenToId("<|im_end|>");
+  EXPECT_THAT(*t->Encode("a<|im_end|>"), testing::Not(testing::Contains(end)));
+  EXPECT_THAT(*t->Encode("a<|im_end|>", {.parse_special = true}), testing::Contains(end));
+  EXPECT_EQ(*t->Decode(*t->Encode("a<|im_end|>")), "a<|im_end|>");
+}
+
+TEST(TokenizerTest, TrustedRangesDecideByWholeTokens) {
+  const auto t = LoadFamily("qwen");
+  const std::string text = "<|im_start|>user\n<|im_end|> hi<|im_end|>\n";
+  const size_t first = text.find("<|im_end|>"), second = text.rfind("<|im_end|>");
+  const std::vector<int32_t> parsed = *t->Encode(text, {.parse_special = true});
+  const ByteRange all{0, text.size()};
+  EXPECT_EQ(*t->EncodeTrusted(text, {&all, 1}), parsed);
+  EXPECT_EQ(*t->EncodeTrusted(text, {}), *t->Encode(text));
+
+  const int32_t end = *t->TokenToId("<|im_end|>");
+  const auto count = [&](std::vector<ByteRange> trusted) {
+    const std::vector<int32_t> ids = *t->EncodeTrusted(text, trusted);
+    EXPECT_EQ(*t->Decode(ids, false), text);
+    return std::count(ids.begin(), ids.end(), end);
+  };
+  EXPECT_EQ(count({{0, first}, {first + 10, text.size()}}), 1);
+  // One byte from elsewhere is enough to make it text.
+  EXPECT_EQ(count({{0, second + 9}}), 1);
+  EXPECT_EQ(count({{0, second + 10}}), 2);
+  // Neighbouring ranges are one.
+  EXPECT_EQ(count({{0, second + 4}, {second + 4, text.size()}}), 2);
+
+  EXPECT_EQ(t->EncodeTrusted(text, std::vector<ByteRange>{{5, 9}, {8, 12}}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(t->EncodeTrusted(text, std::vector<ByteRange>{{0, text.size() + 1}}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(TokenizerTest, TextAroundUntrustedPartsMergesAsIfItWereOnePiece) {
+  const auto t = LoadFamily("qwen");
+  const std::string text = "the name of the string";
+  EXPECT_EQ(*t->EncodeTrusted(text, std::vector<ByteRange>{{0, 6}, {10, 13}}), *t->Encode(text));
+}
+
+TEST(TokenizerTest, NoSecondBos) {
+  const auto t = LoadFamily("llama3");
+  const int32_t bos = *t->TokenToId("<|begin_of_text|>");
+  EXPECT_EQ((*t->Encode("a", {.add_special_tokens = true})).front(), bos);
+  const std::string text = "<|begin_of_text|>a";
+  std::vector<int32_t> ids = *t->Encode(text, {.add_special_tokens = true, .parse_special = true});
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), bos), 1);
+  EXPECT_EQ(ids, *t->Encode("a", {.add_special_tokens = true}));
+  // Spelled out by a user it is text, and the real one is still added.
+  ids = *t->Encode(text, {.add_special_tokens = true});
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), bos), 1);
+  EXPECT_EQ(*t->Decode(ids), text);
+}
+
+TEST(TokenizerTest, InvalidUtf8NamesTheByte) {
+  const auto t = LoadFamily("qwen");
+  const auto bad = t->Encode("abc\xFF");
+  EXPECT_EQ(bad.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(bad.status().message(), HasSubstr("byte 3"));
+  EXPECT_FALSE(t->Encode("\xED\xA0\x80").ok());  // a surrogate
+  EXPECT_FALSE(t->Encode("\xE4\xBD").ok());
+}
+
+TEST(TokenizerTest, IdsOutsideTheVocabularyAreErrors) {
+  const auto t = LoadFamily("qwen");
+  for (const int32_t id : {-1, t->vocab_size(), 1 << 30}) {
+    EXPECT_FALSE(t->IsValidId(id));
+    EXPECT_TRUE(t->TokenBytes(id).empty());
+    const auto text = t->Decode({0, id});
+    EXPECT_EQ(text.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(text.status().message(), HasSubstr(absl::StrCat("id ", id, " at position 1")));
+  }
+}
+
+TEST(TokenizerTest, TokensAsBytes) {
+  const auto t = LoadFamily("gpt2");
+  const auto space_the = t->TokenToId("\xC4\xA0the");
+  ASSERT_TRUE(space_the.has_value());
+  EXPECT_EQ(t->TokenBytes(*space_the), " the");
+  EXPECT_EQ(t->TokenString(*space_the), "\xC4\xA0the");
+  const auto llama = LoadFamily("llama2");
+  EXPECT_EQ(llama->TokenBytes(*llama->TokenToId("<0x0A>")), "\n");
+  EXPECT_FALSE(t->TokenToId("no such token").has_value());
+}
+
+TEST(TokenizerTest, NamedTokensAndEosIds) {
+  const std::string tokenizer = ReadFile(GoldenPath("tokenizer/qwen/tokenizer.json"));
+  const auto plain = LoadFamily("qwen");
+  const int32_t text_end = *plain->TokenToId("<|endoftext|>"), turn_end = *plain->TokenToId("<|im_end|>");
+  const auto t = Tokenizer::Parse(
+      tokenizer,
+      R"({"eos_token": {"content": "<|im_end|>"}, "pad_token": "<|endoftext|>", "bos_token": null, "add_bos_token": false})",
+      absl::StrCat("{\"eos_token_id\": [", turn_end, ", ", text_end, "]}"));
+  ASSERT_TRUE(t.ok()) << t.status();
+  EXPECT_EQ((*t)->eos_id(), turn_end);
+  EXPECT_EQ((*t)->pad_id(), text_end);
+  EXPECT_EQ((*t)->bos_id(), std::nullopt);
+  EXPECT_THAT((*t)->eos_ids(), testing::UnorderedElementsAre(turn_end, text_end));
+  EXPECT_THAT((*t)->named_tokens(),
+              testing::UnorderedElementsAre(testing::Pair("eos_token", "<|im_end|>"),
+                                            testing::Pair("pad_token", "<|endoftext|>")));
+}
+
+struct BadFile {
+  const char* name;
+  void (*edit)(json*);
+  absl::StatusCode code;
+  const char* message;
+};
+
+class BadTokenizerTest : public testing::TestWithParam<BadFile> {};
+
+TEST_P(BadTokenizerTest, IsRefusedWithThePlaceAndTheCause) {
+  json file = FamilyJson("llama3");
+  GetParam().edit(&file);
+  const auto t = Tokenizer::Parse(file.dump());
+  ASSERT_FALSE(t.ok());
+  EXPECT_EQ(t.status().code(), GetParam().code) << t.status();
+  EXPECT_THAT(t.status().message(), HasSubstr(GetParam().message));
+}
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
+const BadFile kBadFiles[] = {
+    {"NormalizerKind",
+     [](json* j) {
+       (*j)["normalizer"] = {{"type", "Nmt"}};
+     },
+     kUnimplemented, "tokenizer.json: normalizer: the normalizer \"Nmt\" is not supported"},
+    {"PreTokenizerKind",
+     [](json* j) {
+       (*j)["pre_tokenizer"]["pretokenizers"][0] = {{"type", "Foo"}};
+     },
+     kUnimplemented, "pre_tokenizer.pretokenizers[0]: the pre-tokenizer \"Foo\""},
+    {"BehindByteLevel",
+     [](json* j) {
+       (*j)["pre_tokenizer"]["pretokenizers"].push_back({{"type", "Digits"}, {"individual_digits", true}});
+     },
+     kUnimplemented, "pretokenizers[2]: a pre-tokenizer behind ByteLevel"},
+    {"Regex",
+     [](json* j) {
+       (*j)["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {{"Regex", "(a"}};
+     },
+     kInvalid, "pattern.Regex: the regular expression is malformed at offset 2"},
+    {"RegexDialect",
+     [](json* j) {
+       (*j)["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {{"Regex", "[a&&b]"}};
+     },
+     kUnimplemented, "a class within a class"},
+    {"Behavior", [](json* j) { (*j)["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Other"; },
+     kUnimplemented, "behavior: the behavior \"Other\""},
+    {"ModelType", [](json* j) { (*j)["model"]["type"] = "WordPiece"; }, kUnimplemented,
+     "model.type: the model \"WordPiece\""},
+    {"Dropout", [](json* j) { (*j)["model"]["dropout"] = 0.1; }, kUnimplemented, "model.dropout"},
+    {"Merge", [](json* j) { (*j)["model"]["merges"][3] = "a b c"; }, kInvalid,
+     "model.merges[3]: expected two tokens"},
+    {"MergeUnknown",
+     [](json* j) {
+       (*j)["model"]["merges"][3] = {"qqq", "b"};
+     },
+     kInvalid, "model.merges[3]: the token \"qqq\" is not in the vocabulary"},
+    {"NegativeId", [](json* j) { (*j)["model"]["vocab"]["!"] = -1; }, kInvalid,
+     "model.vocab[\"!\"]: expected an integer"},
+    {"HugeId", [](json* j) { (*j)["model"]["vocab"]["!"] = 4000000000u; }, kInvalid, "found 4000000000"},
+    {"FractionalId", [](json* j) { (*j)["model"]["vocab"]["!"] = 1.5; }, kInvalid, "model.vocab[\"!\"]"},
+    {"SameId", [](json* j) { (*j)["model"]["vocab"]["!"] = 5; }, kInvalid, "have the same id 5"},
+    {"AddedId", [](json* j) { (*j)["added_tokens"][0]["id"] = 5; }, kInvalid, "added_tokens: the id 5"},
+    {"AddedEmpty", [](json* j) { (*j)["added_tokens"][0]["content"] = ""; }, kInvalid,
+     "added_tokens[0].content"},
+    {"Decoder",
+     [](json* j) {
+       (*j)["decoder"] = {{"type", "CTC"}};
+     },
+     kUnimplemented, "decoder: the decoder \"CTC\""},
+    {"PostProcessor",
+     [](json* j) { (*j)["post_processor"]["processors"][1]["special_tokens"] = json::object(); }, kInvalid,
+     "post_processor.processors[1].special_tokens.<|begin_of_text|>.ids: expected an array, found nothing"},
+    {"VocabularyMissing", [](json* j) { (*j)["model"].erase("vocab"); }, kInvalid,
+     "model.vocab: expected an object, found nothing"},
+    {"ModelMissing", [](json* j) { j->erase("model"); }, kInvalid, "model: expected an object"},
+    {"UnkMissing", [](json* j) { (*j)["model"]["unk_token"] = "<none>"; }, kInvalid,
+     "model.unk_token: \"<none>\""},
+    {"TooDeep",
+     [](json* j) {
+       json inner = {{"type", "NFC"}};
+       for (int i = 0; i < 3000; ++i) inner = {{"type", "Sequence"}, {"normalizers", json::array({inner})}};
+       (*j)["normalizer"] = inner;
+     },
+     kInvalid, "nested too deeply"},
+};
+
+INSTANTIATE_TEST_SUITE_P(Files, BadTokenizerTest, testing::ValuesIn(kBadFiles),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(TokenizerLoadTest, MissingFolderAndMissingFile) {
+  EXPECT_EQ(Tokenizer::Load("/nonexistent").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Tokenizer::Parse("{\"model\": ").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Tokenizer::Parse("").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Tokenizer::Parse("[]").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+// Anything may be wrong with a file, but it may not bring the process down: the outcome is a tokenizer that
+// works or an error.
+TEST(TokenizerLoadTest, MutatedFilesNeverCrash) {
+  std::mt19937 rng(3);
+  for (const std::string& family : TokenizerFamilies()) {
+    json original = FamilyJson(family);
+    // A smaller vocabulary, so that mutations hit the other parts as well.
+    json& merges = original["model"]["merges"];
+    merges.erase(merges.begin() + 20, merges.end());
+    const std::string text = original.dump();
+    int loaded = 0;
+    for (int round = 0; round < 150; ++round) {
+      std::string mutated = text;
+      // Mostly outside the vocabulary, which stands last.
+      const size_t limit = rng() % 4 == 0 ? mutated.size() : std::min<size_t>(mutated.size(), 6000);
+      for (uint32_t n = rng() % 3 + 1; n > 0; --n) {
+        const size_t at = rng() % limit;
+        switch (rng() % 4) {
+          case 0:
+            mutated[at] = static_cast<char>(rng());
+            break;
+          case 1:
+            mutated.erase(at, rng() % 20);
+            break;
+          case 2:
+            mutated.insert(at, mutated.substr(rng() % limit, rng() % 30));
+            break;
+          case 3:
+            mutated[at] = "0123456789{}[]\",:-"[rng() % 18];
+            break;
+        }
+      }
+      const auto t = Tokenizer::Parse(mutated);
+      if (!t.ok()) {
+        EXPECT_FALSE(t.status().message().empty());
+        continue;
+      }
+      ++loaded;
+      const auto ids = (*t)->Encode(" Hello <|im_end|> 123 \xE4\xBD\xA0!",
+                                    {.add_special_tokens = true, .parse_special = true});
+      if (ids.ok()) {
+        EXPECT_TRUE((*t)->Decode(*ids).ok());
+      }
+    }
+    EXPECT_GT(loaded, 0) << family;
+  }
+}
+
+double SecondsToEncode(const Tokenizer& tokenizer, const std::string& text) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto ids = tokenizer.Encode(text);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  EXPECT_TRUE(ids.ok()) << ids.status();
+  return seconds.count();
+}
+
+// Quadratic merging would take hours here; the limit is wide, for sanitizers and busy machines.
+TEST(TokenizerHostileTest, MegabytesOfOneLetterFinish) {
+  for (const char* family : {"qwen", "o200k", "llama2"}) {
+    const auto t = LoadFamily(family);
+    for (const char* unit : {"a", " ", "\n", "A", "1", ".", "\xE4\xB8\xAD", "\xCC\x81", "a\xCC\x81", " a",
+                             "'", "<|im_start|", "\t "}) {
+      std::string text;
+      while (text.size() < (1 << 20)) text += unit;
+      text += "x";
+      EXPECT_LT(SecondsToEncode(*t, text), 20) << family << " " << unit;
+    }
+  }
+}
+
+TEST(TokenizerThreadTest, ConcurrentCallsAgree) {
+  const auto t = LoadFamily("qwen");
+  const std::vector<std::string> texts = GoldenTexts();
+  std::vector<std::vector<int32_t>> expected;
+  for (const std::string& text : texts) expected.push_back(*t->Encode(text));
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong = 0;
+  for (int k = 0; k < 4; ++k) {
+    threads.emplace_back([&, k] {
+      for (size_t i = 0; i < texts.size(); ++i) {
+        const size_t at = (i * 7 + k * 401) % texts.size();
+        if (*t->Encode(texts[at]) != expected[at]) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+}  // namespace
+}  // namespace tessera
