@@ -6,7 +6,6 @@
 #ifndef TESSERA_KERNELS_NVFP4_BF16_H_
 #define TESSERA_KERNELS_NVFP4_BF16_H_
 
-#include <bit>
 #include <cstdint>
 
 // Always inlined on the host as well: these functions are used from files compiled for one instruction set
@@ -29,11 +28,11 @@ struct Bf16 {
 static_assert(sizeof(Bf16) == 2);
 
 TESSERA_HOST_DEVICE constexpr float ToFloat(Bf16 value) {
-  return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16);
+  return __builtin_bit_cast(float, static_cast<uint32_t>(value.bits) << 16);
 }
 
 TESSERA_HOST_DEVICE constexpr Bf16 ToBf16(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t bits = __builtin_bit_cast(uint32_t, value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) {
     return Bf16{static_cast<uint16_t>((bits >> 16) | 0x0040u)};
   }
@@ -45,13 +44,13 @@ TESSERA_HOST_DEVICE constexpr float HalfBitsToFloat(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
   const uint32_t magnitude = half & 0x7fffu;
   if (magnitude >= 0x7c00u) {  // infinity or NaN
-    return std::bit_cast<float>(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
+    return __builtin_bit_cast(float, sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
   }
   if (magnitude < 0x0400u) {  // zero or subnormal: magnitude * 2^-24
     const float value = static_cast<float>(magnitude) * 0x1p-24f;
-    return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(value));
+    return __builtin_bit_cast(float, sign | __builtin_bit_cast(uint32_t, value));
   }
-  return std::bit_cast<float>(sign | ((magnitude << 13) + 0x38000000u));
+  return __builtin_bit_cast(float, sign | ((magnitude << 13) + 0x38000000u));
 }
 
 }  // namespace tessera

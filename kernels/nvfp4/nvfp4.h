@@ -12,7 +12,6 @@
 #ifndef TESSERA_KERNELS_NVFP4_NVFP4_H_
 #define TESSERA_KERNELS_NVFP4_NVFP4_H_
 
-#include <bit>
 #include <cstdint>
 
 #include "kernels/nvfp4/bf16.h"
@@ -35,15 +34,15 @@ TESSERA_HOST_DEVICE constexpr float E2M1ToFloat(uint8_t code) {
   const uint32_t magnitude = exponent != 0   ? ((exponent + 126u) << 23) | (mantissa << 22)
                              : mantissa != 0 ? 0x3f000000u
                                              : 0u;
-  return std::bit_cast<float>(sign | magnitude);
+  return __builtin_bit_cast(float, sign | magnitude);
 }
 
 // Nearest code. A NaN, which the format cannot hold, saturates to +6 or -6 by its sign as the OCP conversion
 // does; callers that care reject NaN before. A negative value that rounds to zero gives -0 (code 8).
 TESSERA_HOST_DEVICE constexpr uint8_t FloatToE2M1(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t bits = __builtin_bit_cast(uint32_t, value);
   const uint8_t sign = static_cast<uint8_t>((bits >> 28) & 8u);
-  const float v = std::bit_cast<float>(bits & 0x7fffffffu);
+  const float v = __builtin_bit_cast(float, bits & 0x7fffffffu);
   // Midpoints between neighbours; at a midpoint the even code wins, hence <= before an even code.
   if (v <= 0.25f) return sign;
   if (v < 0.75f) return sign | 1;
@@ -59,25 +58,26 @@ TESSERA_HOST_DEVICE constexpr uint8_t FloatToE2M1(float value) {
 TESSERA_HOST_DEVICE constexpr float E4M3ToFloat(uint8_t code) {
   const uint32_t sign = static_cast<uint32_t>(code & 0x80u) << 24;
   const uint32_t magnitude = code & 0x7fu;
-  if (magnitude == 0x7fu) return std::bit_cast<float>(sign | 0x7fc00000u);
+  if (magnitude == 0x7fu) return __builtin_bit_cast(float, sign | 0x7fc00000u);
   if (magnitude < 8u) {
     const float value = static_cast<float>(magnitude) * kE4M3MinSubnormal;
-    return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(value));
+    return __builtin_bit_cast(float, sign | __builtin_bit_cast(uint32_t, value));
   }
-  return std::bit_cast<float>(sign | ((magnitude << 20) + (120u << 23)));
+  return __builtin_bit_cast(float, sign | ((magnitude << 20) + (120u << 23)));
 }
 
 // Nearest E4M3FN code; magnitudes past 448 (infinity too) saturate to 448, NaN stays NaN.
 TESSERA_HOST_DEVICE constexpr uint8_t FloatToE4M3(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t bits = __builtin_bit_cast(uint32_t, value);
   const uint8_t sign = static_cast<uint8_t>((bits >> 24) & 0x80u);
   const uint32_t magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return sign | kE4M3NaN;
-  if (magnitude >= std::bit_cast<uint32_t>(kE4M3Max)) return sign | 0x7e;
-  if (magnitude < std::bit_cast<uint32_t>(0x1p-6f)) {
+  if (magnitude >= __builtin_bit_cast(uint32_t, kE4M3Max)) return sign | 0x7e;
+  if (magnitude < __builtin_bit_cast(uint32_t, 0x1p-6f)) {
     // Subnormal: a multiple of 2^-9. Adding 1.5 * 2^14 leaves exactly those bits in a float, rounded to even.
-    const float shifted = std::bit_cast<float>(magnitude) + 0x1.8p14f;
-    return sign | static_cast<uint8_t>(std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(0x1.8p14f));
+    const float shifted = __builtin_bit_cast(float, magnitude) + 0x1.8p14f;
+    return sign | static_cast<uint8_t>(__builtin_bit_cast(uint32_t, shifted) -
+                                       __builtin_bit_cast(uint32_t, 0x1.8p14f));
   }
   const uint32_t rounded = magnitude + 0x7ffffu + ((magnitude >> 20) & 1u);
   return sign | static_cast<uint8_t>((rounded - (120u << 23)) >> 20);

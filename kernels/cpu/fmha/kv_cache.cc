@@ -1,0 +1,81 @@
+#include "kernels/cpu/fmha/kv_cache.h"
+
+#include <algorithm>
+
+#include "kernels/cpu/checks.h"
+#include "kernels/cpu/kernel_table.h"
+
+namespace tessera::cpu {
+namespace {
+
+constexpr int64_t kTokensPerChunk = 16;
+
+// First element of the run of 16 tokens that holds a slot.
+int64_t RunOffset(const KvCache& cache, int64_t slot, int64_t kv_head) {
+  const int64_t block = slot / cache.block_size;
+  const int64_t run = slot % cache.block_size / kKvTokenRun;
+  return block * cache.block_elements() + (kv_head * cache.block_size + run * kKvTokenRun) * cache.head_dim;
+}
+
+}  // namespace
+
+absl::Status CheckKvCache(const KvCache& cache) {
+  TESSERA_KERNEL_CHECK(cache.num_blocks > 0 && cache.kv_heads > 0, "KV cache of ", cache.num_blocks,
+                       " blocks and ", cache.kv_heads, " KV heads");
+  TESSERA_KERNEL_CHECK(cache.block_size >= kKvTokenRun && (cache.block_size & (cache.block_size - 1)) == 0,
+                       "KV block size ", cache.block_size, " must be a power of two and at least ",
+                       kKvTokenRun);
+  TESSERA_KERNEL_CHECK(cache.head_dim > 0 && cache.head_dim % 2 == 0 && cache.head_dim <= kMaxHeadDim,
+                       "head dim ", cache.head_dim, " must be even and at most ", kMaxHeadDim);
+  TESSERA_KERNEL_CHECK(cache.k != nullptr && cache.v != nullptr, "KV cache without memory");
+  TESSERA_KERNEL_CHECK(
+      reinterpret_cast<uintptr_t>(cache.k) % 64 == 0 && reinterpret_cast<uintptr_t>(cache.v) % 64 == 0,
+      "KV cache memory must be aligned to 64 bytes");
+  return absl::OkStatus();
+}
+
+absl::Status WriteKv(const KvCache& cache, const float* k, int64_t k_stride, const float* v, int64_t v_stride,
+                     const int64_t* slots, int64_t tokens, ThreadPool& pool) {
+  TESSERA_KERNEL_RETURN_IF_ERROR(CheckKvCache(cache));
+  const int64_t row = cache.kv_heads * cache.head_dim;
+  TESSERA_KERNEL_RETURN_IF_ERROR(CheckMatrix("WriteKv", "k", k, k_stride, tokens, row));
+  TESSERA_KERNEL_RETURN_IF_ERROR(CheckMatrix("WriteKv", "v", v, v_stride, tokens, row));
+  TESSERA_KERNEL_CHECK(tokens == 0 || slots != nullptr, "WriteKv: null slots");
+  const int64_t num_slots = cache.num_blocks * cache.block_size;
+  for (int64_t t = 0; t < tokens; ++t) {
+    TESSERA_KERNEL_CHECK(slots[t] < num_slots, "WriteKv: slot ", slots[t], " of token ", t,
+                         " is outside a cache of ", num_slots, " slots");
+  }
+  const KernelTable& table = Kernels();
+  pool.ParallelFor((tokens + kTokensPerChunk - 1) / kTokensPerChunk, [&](int64_t chunk) {
+    const int64_t end = std::min(tokens, (chunk + 1) * kTokensPerChunk);
+    for (int64_t t = chunk * kTokensPerChunk; t < end; ++t) {
+      if (slots[t] < 0) continue;
+      const int64_t in_run = slots[t] % kKvTokenRun;
+      for (int64_t h = 0; h < cache.kv_heads; ++h) {
+        const int64_t run = RunOffset(cache, slots[t], h);
+        table.to_bf16(v + t * v_stride + h * cache.head_dim, cache.head_dim,
+                      cache.v + run + in_run * cache.head_dim);
+        Bf16 key[kMaxHeadDim];
+        table.to_bf16(k + t * k_stride + h * cache.head_dim, cache.head_dim, key);
+        Bf16* out = cache.k + run + in_run * 2;
+        for (int64_t d = 0; d < cache.head_dim; d += 2, out += 2 * kKvTokenRun) {
+          out[0] = key[d];
+          out[1] = key[d + 1];
+        }
+      }
+    }
+  });
+  return absl::OkStatus();
+}
+
+void ReadKv(const KvCache& cache, int64_t slot, int64_t kv_head, float* k, float* v) {
+  const int64_t run = RunOffset(cache, slot, kv_head);
+  const int64_t in_run = slot % kKvTokenRun;
+  for (int64_t d = 0; d < cache.head_dim; ++d) {
+    k[d] = ToFloat(cache.k[run + d / 2 * 2 * kKvTokenRun + in_run * 2 + d % 2]);
+    v[d] = ToFloat(cache.v[run + in_run * cache.head_dim + d]);
+  }
+}
+
+}  // namespace tessera::cpu

@@ -1,0 +1,170 @@
+// One tile of up to 64 keys against up to kMaxRows query rows of one KV head. Written once over F16.
+//
+// Each row's arithmetic is the same for every number of rows: scores over head_dim pairs in ascending order,
+// the four runs' exponentials added in order, values of keys in ascending order. Rows of one tile may see
+// different keys (a causal diagonal): a key is added only to the rows that see it, never with weight zero,
+// so whatever stands in the others' slots cannot reach a row.
+
+static constexpr float kMinusInfinity = -__builtin_inff();
+
+// Scores of N runs of 16 keys: score[r][16 * (first + i)].
+template <int R, int N>
+static void ScoreRuns(const AttentionTileArgs& a, int first, float (*score)[64]) {
+  F16 sum[N][R];
+  for (int i = 0; i < N; ++i) {
+    for (int r = 0; r < R; ++r) sum[i][r] = Zero();
+  }
+  const float* q = a.q_panel;
+  const int64_t pairs = a.head_dim / 2;
+  for (int64_t d = 0; d < pairs; ++d, q += 2 * R) {
+    for (int i = 0; i < N; ++i) {
+      Prefetch(reinterpret_cast<const char*>(a.v_runs[first + i]) + d * 64);
+      F16 even, odd;
+      LoadPairs(a.k_runs[first + i] + d * 32, &even, &odd);
+      for (int r = 0; r < R; ++r) {
+        sum[i][r] = MulAdd(odd, Set(q[2 * r + 1]), sum[i][r]);
+        sum[i][r] = MulAdd(even, Set(q[2 * r]), sum[i][r]);
+      }
+    }
+  }
+  const F16 scale = Set(a.scale);
+  for (int i = 0; i < N; ++i) {
+    for (int r = 0; r < R; ++r) {
+      const int begin = a.begin[r] - 16 * (first + i);
+      const int end = a.end[r] - 16 * (first + i);
+      Store(KeepRange(Mul(sum[i][r], scale), begin, end, kMinusInfinity), score[r] + 16 * (first + i));
+    }
+  }
+}
+
+// Values: out[r] = out[r] * alpha[r] + sum over keys of p[r][j] * v[j], for R rows with the same out stride.
+// All rows see keys [begin, end); row r also sees those from row_begin[r] and up to row_end[r].
+template <int R, int W>
+static void AccumulateValues(const AttentionTileArgs& a, int row0, int64_t d, int64_t width, int begin,
+                             int end, const float* alpha, const float (*p)[64]) {
+  F16 sum[R][W];
+  for (int r = 0; r < R; ++r) {
+    const float* out = a.out + (row0 + r) * a.head_dim + d;
+    for (int w = 0; w < W; ++w)
+      sum[r][w] = Mul(LoadN(out + 16 * w, width - 16 * w < 16 ? width - 16 * w : 16), Set(alpha[row0 + r]));
+  }
+  const auto value = [&](int j, F16* v) VEC_LAMBDA_INLINE {
+    const Bf16* source = a.v_runs[j / 16] + (j % 16) * a.head_dim + d;
+    if (width == 16 * W) {
+      for (int w = 0; w < W; ++w) v[w] = LoadBf16(source + 16 * w);
+    } else {
+      Bf16 lanes[16 * W] = {};
+      for (int64_t i = 0; i < width; ++i) lanes[i] = source[i];
+      for (int w = 0; w < W; ++w) v[w] = LoadBf16(lanes + 16 * w);
+    }
+  };
+  const auto one_row = [&](int r, int from, int to) VEC_LAMBDA_INLINE {
+    for (int j = from; j < to; ++j) {
+      F16 v[W];
+      value(j, v);
+      for (int w = 0; w < W; ++w) sum[r][w] = MulAdd(Set(p[row0 + r][j]), v[w], sum[r][w]);
+    }
+  };
+  if (R > 1) {
+    for (int r = 0; r < R; ++r) one_row(r, a.begin[row0 + r], begin);
+  }
+  for (int j = begin; j < end; ++j) {
+    F16 v[W];
+    value(j, v);
+    for (int r = 0; r < R; ++r) {
+      const F16 weight = Set(p[row0 + r][j]);
+      for (int w = 0; w < W; ++w) sum[r][w] = MulAdd(weight, v[w], sum[r][w]);
+    }
+  }
+  if (R > 1) {
+    for (int r = 0; r < R; ++r) one_row(r, end, a.end[row0 + r]);
+  }
+  for (int r = 0; r < R; ++r) {
+    float* out = a.out + (row0 + r) * a.head_dim + d;
+    for (int w = 0; w < W; ++w) StoreN(sum[r][w], out + 16 * w, width - 16 * w < 16 ? width - 16 * w : 16);
+  }
+}
+
+template <int R>
+static void ValueColumns(const AttentionTileArgs& a, int row0, int begin, int end, const float* alpha,
+                         const float (*p)[64]) {
+  int64_t d = 0;
+  for (; d + 32 <= a.head_dim; d += 32) AccumulateValues<R, 2>(a, row0, d, 32, begin, end, alpha, p);
+  for (; d < a.head_dim; d += 16) {
+    const int64_t width = a.head_dim - d < 16 ? a.head_dim - d : 16;
+    AccumulateValues<R, 1>(a, row0, d, width, begin, end, alpha, p);
+  }
+}
+
+template <int R>
+static void AttentionTileT(const AttentionTileArgs& a) {
+  int first_key = 64, last_key = 0;       // seen by any row
+  int common_begin = 0, common_end = 64;  // seen by all rows
+  bool all_rows = true;
+  for (int r = 0; r < R; ++r) {
+    if (a.begin[r] >= a.end[r]) {
+      all_rows = false;
+      continue;
+    }
+    first_key = a.begin[r] < first_key ? a.begin[r] : first_key;
+    last_key = a.end[r] > last_key ? a.end[r] : last_key;
+    common_begin = a.begin[r] > common_begin ? a.begin[r] : common_begin;
+    common_end = a.end[r] < common_end ? a.end[r] : common_end;
+  }
+  if (first_key >= last_key) return;
+
+  alignas(64) float p[R][64];
+  const int first_run = first_key / 16;
+  const int end_run = (last_key + 15) / 16;
+  int run = first_run;
+  constexpr int kRunsAtOnce = ScoreRunsAtOnce(R);
+  for (; run + kRunsAtOnce <= end_run; run += kRunsAtOnce) ScoreRuns<R, kRunsAtOnce>(a, run, p);
+  for (; run < end_run; ++run) ScoreRuns<R, 1>(a, run, p);
+
+  float alpha[R] = {};
+  for (int r = 0; r < R; ++r) {
+    if (a.begin[r] >= a.end[r]) continue;
+    F16 max = Load(p[r] + 16 * first_run);
+    for (int i = first_run + 1; i < end_run; ++i) max = Max(max, Load(p[r] + 16 * i));
+    const float tile_max = ReduceMax(max);
+    const float new_max = tile_max > a.max[r] ? tile_max : a.max[r];
+    alpha[r] = ExpScalar(a.max[r] - new_max);
+    F16 sum = Zero();
+    for (int i = first_run; i < end_run; ++i) {
+      const F16 e = Exp(Sub(Load(p[r] + 16 * i), Set(new_max)));
+      Store(e, p[r] + 16 * i);
+      sum = Add(sum, e);
+    }
+    a.sum[r] = a.sum[r] * alpha[r] + ReduceAdd(sum);
+    a.max[r] = new_max;
+  }
+
+  if (R > 1 && all_rows && common_begin < common_end) {
+    ValueColumns<R>(a, 0, common_begin, common_end, alpha, p);
+  } else {
+    for (int r = 0; r < R; ++r) {
+      if (a.begin[r] < a.end[r]) ValueColumns<1>(a, r, a.begin[r], a.end[r], alpha, p);
+    }
+  }
+}
+
+static void AttentionTile(const AttentionTileArgs& a) {
+  switch (a.rows) {
+    case 1:
+      return AttentionTileT<1>(a);
+    case 2:
+      return AttentionTileT<2>(a);
+    case 3:
+      return AttentionTileT<3>(a);
+    case 4:
+      return AttentionTileT<4>(a);
+    case 5:
+      return AttentionTileT<5>(a);
+    case 6:
+      return AttentionTileT<6>(a);
+    case 7:
+      return AttentionTileT<7>(a);
+    case 8:
+      return AttentionTileT<8>(a);
+  }
+}

@@ -1,0 +1,55 @@
+// The kernels for AVX2, FMA and F16C. Compiled with those flags; everything in it has internal linkage but
+// the table's accessor, so that none of its code can stand in for another file's.
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/linear/packed_linear.h"
+#include "kernels/nvfp4/nvfp4.h"
+
+#define VEC_INLINE inline __attribute__((always_inline))
+#define VEC_LAMBDA_INLINE __attribute__((always_inline))
+
+namespace tessera::cpu {
+namespace {
+
+constexpr int kPrefetchBytes = 4096;
+// Score accumulators in flight: about a dozen of the sixteen registers, two each.
+constexpr int ScoreRunsAtOnce(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
+
+#include "kernels/cpu/simd/vec_avx2.inc.h"
+// After the vector type, in this order.
+#include "kernels/cpu/simd/math.inc.h"
+//
+#include "kernels/cpu/fmha/tile.inc.h"
+#include "kernels/cpu/linear/pack_panel.inc.h"
+#include "kernels/cpu/linear/tile_avx2.inc.h"
+#include "kernels/cpu/ops/rows.inc.h"
+
+int PanelValueBytes(int) { return 4; }
+
+constexpr KernelTable kTable = {
+    .max_panel_tokens = kMaxTokens,
+    .panel_value_bytes = PanelValueBytes,
+    .pack_panel = PackPanel<float>,
+    .nvfp4_tile = Nvfp4Tile,
+    .bf16_tile = Bf16Tile,
+    .rms_norm = RmsNormRow,
+    .rms_norm_bf16 = RmsNormRowBf16,
+    .rope_neox = RopeNeoxRow,
+    .swiglu = SwiGluRow,
+    .to_bf16 = ToBf16Row,
+    .to_float = ToFloatRow,
+    .scale_add = ScaleAddRow,
+    .merge = MergeRow,
+    .exp_sum = ExpSumRow,
+    .max_attention_rows = kMaxAttentionRows,
+    .attention_tile = AttentionTile,
+};
+
+}  // namespace
+
+const KernelTable& Avx2Kernels() { return kTable; }
+
+}  // namespace tessera::cpu

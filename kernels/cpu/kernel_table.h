@@ -1,0 +1,71 @@
+// What one instruction set provides: the inner kernels behind the public operations. Internal to
+// kernels/cpu; the operations check shapes, split work and call these.
+#ifndef TESSERA_KERNELS_CPU_KERNEL_TABLE_H_
+#define TESSERA_KERNELS_CPU_KERNEL_TABLE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/nvfp4/bf16.h"
+
+namespace tessera::cpu {
+
+// Upper bounds over all instruction sets; sizes of stack buffers.
+inline constexpr int kMaxPanelTokens = 12;
+inline constexpr int kMaxAttentionRows = 8;
+
+// One tile of keys for a few query rows of the same KV head; see fmha/tile.inc.h.
+struct AttentionTileArgs {
+  const Bf16* k_runs[4];  // runs of 16 tokens: [head_dim / 2][16][2]
+  const Bf16* v_runs[4];  // runs of 16 tokens: [16][head_dim]
+  int64_t head_dim;
+  int rows;              // 1 .. max_attention_rows
+  const float* q_panel;  // [head_dim / 2][rows][2]
+  const int32_t* begin;  // [rows]: a row sees keys begin[r] .. end[r]-1 of the tile; may be none
+  const int32_t* end;
+  float scale;
+  float* max;  // [rows] running maximum
+  float* sum;  // [rows] running sum of exp(score - maximum)
+  float* out;  // [rows, head_dim] running weighted values
+};
+
+struct KernelTable {
+  // Matrix tiles. Tokens are handled in panels of t tokens (1 .. max_panel_tokens); a panel holds, for each
+  // pair of columns and each token, the two values: [ceil(k/2)][t][2], as BF16 or float, panel_value_bytes(t)
+  // each. An odd k has a zero in its last place.
+  int max_panel_tokens;
+  int (*panel_value_bytes)(int t);
+  void (*pack_panel)(const Bf16* const* rows, int t, int64_t k, void* panel);
+  // out[i * 16 + r] = sum over k of x[i] * w[r], tensor scale not applied, for the tile's 16 rows.
+  void (*nvfp4_tile)(const std::byte* tile, int64_t k, const void* panel, int t, float* out);
+  void (*bf16_tile)(const std::byte* tile, int64_t k, const void* panel, int t, float* out);
+
+  // Rows.
+  void (*rms_norm)(const float* x, const float* weight, float eps, int64_t n, float* out);
+  void (*rms_norm_bf16)(const float* x, const float* weight, float eps, int64_t n, Bf16* out);
+  void (*rope_neox)(float* x, const float* cos, const float* sin, int64_t half);
+  void (*swiglu)(const float* gate, const float* up, int64_t n, Bf16* out);
+  void (*to_bf16)(const float* x, int64_t n, Bf16* out);
+  void (*to_float)(const Bf16* x, int64_t n, float* out);
+  void (*scale_add)(float a, const float* x, int64_t n, float* y);       // y += a * x
+  void (*merge)(float a, float* y, float b, const float* x, int64_t n);  // y = a * y + b * x
+  float (*exp_sum)(const float* x, float shift, int64_t n, float* out);  // out = exp(x - shift)
+
+  // Attention.
+  int max_attention_rows;
+  void (*attention_tile)(const AttentionTileArgs& args);
+};
+
+// The table of the active instruction set.
+const KernelTable& Kernels();
+
+const KernelTable& PortableKernels();
+#if defined(__x86_64__)
+const KernelTable& Avx2Kernels();
+const KernelTable& Avx512Kernels();
+const KernelTable& Avx512Bf16Kernels();
+#endif
+
+}  // namespace tessera::cpu
+
+#endif  // TESSERA_KERNELS_CPU_KERNEL_TABLE_H_

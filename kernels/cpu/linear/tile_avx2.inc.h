@@ -1,0 +1,144 @@
+// Matrix tiles for AVX2 and FMA, eight rows (half a tile) at a time.
+//
+// NVFP4: byte lookups give the upper and the lower bytes of the BF16 weights; interleaving them yields, in a
+// 32-bit lane, elements of two different pairs of columns, and its halves as floats are lanes of
+// (row, column 2p), (row, column 2p+1) side by side. They meet a token's pair of activations broadcast as 64
+// bits; one horizontal addition a block brings the rows together. Fewer instructions than one lookup a lane.
+
+static constexpr int kMaxTokens = 6;
+
+// For pair p of a block of 16 columns: rows 0, 1, 4, 5 and rows 2, 3, 6, 7 of the eight, two columns each.
+struct PairWeights {
+  __m256 rows01, rows23;
+};
+
+static VEC_INLINE __m256 HighHalves(__m256i x) {
+  return _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+}
+static VEC_INLINE __m256 LowHalves(__m256i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)); }
+
+// Decodes 8 rows x 8 columns (32 bytes) into four pairs.
+static VEC_INLINE void DecodeHalf(const std::byte* p, PairWeights* w) {
+  // BF16 of the codes, times 256 like kE2M1Table of AVX-512: upper and lower bytes.
+  const __m256i upper =
+      _mm256_broadcastsi128_si256(_mm_setr_epi8(0x00, 0x43, 0x43, 0x43, 0x44, 0x44, 0x44, 0x44, -0x80, -0x3d,
+                                                -0x3d, -0x3d, -0x3c, -0x3c, -0x3c, -0x3c));
+  const __m256i lower =
+      _mm256_broadcastsi128_si256(_mm_setr_epi8(0x00, 0x00, -0x80, -0x40, 0x00, 0x40, -0x80, -0x40, 0x00,
+                                                0x00, -0x80, -0x40, 0x00, 0x40, -0x80, -0x40));
+  const __m256i nibble = _mm256_set1_epi8(0x0f);
+  const __m256i codes = _mm256_load_si256(reinterpret_cast<const __m256i*>(p));
+  // Bytes of a row's lane: columns (0, 2), (4, 6), (1, 3), (5, 7), low nibble first.
+  const __m256i first = _mm256_and_si256(codes, nibble);                         // columns 0, 4, 1, 5
+  const __m256i second = _mm256_and_si256(_mm256_srli_epi16(codes, 4), nibble);  // columns 2, 6, 3, 7
+  const __m256i first_upper = _mm256_shuffle_epi8(upper, first);
+  const __m256i first_lower = _mm256_shuffle_epi8(lower, first);
+  const __m256i second_upper = _mm256_shuffle_epi8(upper, second);
+  const __m256i second_lower = _mm256_shuffle_epi8(lower, second);
+  const __m256i first01 = _mm256_unpacklo_epi8(first_lower, first_upper);
+  const __m256i first23 = _mm256_unpackhi_epi8(first_lower, first_upper);
+  const __m256i second01 = _mm256_unpacklo_epi8(second_lower, second_upper);
+  const __m256i second23 = _mm256_unpackhi_epi8(second_lower, second_upper);
+  w[0] = {LowHalves(first01), LowHalves(first23)};
+  w[1] = {LowHalves(second01), LowHalves(second23)};
+  w[2] = {HighHalves(first01), HighHalves(first23)};
+  w[3] = {HighHalves(second01), HighHalves(second23)};
+}
+
+static VEC_INLINE __m256 BroadcastPair(const float* x) {
+  return _mm256_castpd_ps(_mm256_broadcast_sd(reinterpret_cast<const double*>(x)));
+}
+
+// Eight non-negative E4M3 scales divided by 256, by way of binary16.
+static VEC_INLINE __m256 DecodeScales(const std::byte* p) {
+  const __m128i raw = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+  return _mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(raw), 7));
+}
+
+template <int T>
+static void Nvfp4TileT(const std::byte* tile, int64_t k, const void* panel, float* out) {
+  const float* x = static_cast<const float*>(panel);
+  __m256 total[2 * T];
+  for (int i = 0; i < 2 * T; ++i) total[i] = _mm256_setzero_ps();
+  for (int64_t block = 0; block < k / 16; ++block, x += 16 * T) {
+    const std::byte* group = tile + block / 4 * kNvfp4GroupBytes;
+    const std::byte* codes = group + 64 + block % 4 * 128;
+    if (T == 1) {
+      Prefetch(codes + kPrefetchBytes);
+      Prefetch(codes + kPrefetchBytes + 64);
+    }
+    for (int rows = 0; rows < 2; ++rows) {
+      __m256 sum01[T], sum23[T];
+      for (int t = 0; t < T; ++t) sum01[t] = sum23[t] = _mm256_setzero_ps();
+      for (int half = 0; half < 2; ++half) {
+        PairWeights w[4];
+        DecodeHalf(codes + half * 64 + rows * 32, w);
+        for (int p = 0; p < 4; ++p) {
+          for (int t = 0; t < T; ++t) {
+            const __m256 pair = BroadcastPair(x + ((half * 4 + p) * T + t) * 2);
+            sum01[t] = _mm256_fmadd_ps(w[p].rows01, pair, sum01[t]);
+            sum23[t] = _mm256_fmadd_ps(w[p].rows23, pair, sum23[t]);
+          }
+        }
+      }
+      const __m256 scale = DecodeScales(group + block % 4 * 16 + rows * 8);
+      for (int t = 0; t < T; ++t) {
+        const __m256 sum = _mm256_hadd_ps(sum01[t], sum23[t]);
+        total[2 * t + rows] = _mm256_fmadd_ps(sum, scale, total[2 * t + rows]);
+      }
+    }
+  }
+  for (int i = 0; i < 2 * T; ++i) _mm256_storeu_ps(out + 8 * i, total[i]);
+}
+
+// T tokens of a panel `stride` tokens wide.
+template <int T>
+static void Bf16TileT(const std::byte* tile, int64_t k, const float* x, int stride, float* out) {
+  __m256 total[2 * T];
+  for (int i = 0; i < 2 * T; ++i) total[i] = _mm256_setzero_ps();
+  for (int64_t pairs = (k + 1) / 2; pairs > 0; pairs -= 16) {
+    const int in_block = pairs < 16 ? static_cast<int>(pairs) : 16;
+    __m256 sum[2 * T];
+    for (int i = 0; i < 2 * T; ++i) sum[i] = _mm256_setzero_ps();
+    for (int p = 0; p < in_block; ++p, tile += 64, x += 2 * stride) {
+      if (T == 1) Prefetch(tile + kPrefetchBytes);
+      F16 even, odd;
+      LoadPairs(reinterpret_cast<const Bf16*>(tile), &even, &odd);
+      for (int t = 0; t < T; ++t) {
+        const __m256 x0 = _mm256_broadcast_ss(x + 2 * t);
+        const __m256 x1 = _mm256_broadcast_ss(x + 2 * t + 1);
+        sum[2 * t] = _mm256_fmadd_ps(odd.lo, x1, sum[2 * t]);
+        sum[2 * t + 1] = _mm256_fmadd_ps(odd.hi, x1, sum[2 * t + 1]);
+        sum[2 * t] = _mm256_fmadd_ps(even.lo, x0, sum[2 * t]);
+        sum[2 * t + 1] = _mm256_fmadd_ps(even.hi, x0, sum[2 * t + 1]);
+      }
+    }
+    for (int i = 0; i < 2 * T; ++i) total[i] = _mm256_add_ps(total[i], sum[i]);
+  }
+  for (int i = 0; i < 2 * T; ++i) _mm256_storeu_ps(out + 8 * i, total[i]);
+}
+
+static void Nvfp4Tile(const std::byte* tile, int64_t k, const void* panel, int t, float* out) {
+  switch (t) {
+    case 1:
+      return Nvfp4TileT<1>(tile, k, panel, out);
+    case 2:
+      return Nvfp4TileT<2>(tile, k, panel, out);
+    case 3:
+      return Nvfp4TileT<3>(tile, k, panel, out);
+    case 4:
+      return Nvfp4TileT<4>(tile, k, panel, out);
+    case 5:
+      return Nvfp4TileT<5>(tile, k, panel, out);
+    case 6:
+      return Nvfp4TileT<6>(tile, k, panel, out);
+  }
+}
+
+static void Bf16Tile(const std::byte* tile, int64_t k, const void* panel, int t, float* out) {
+  const float* x = static_cast<const float*>(panel);
+  int done = 0;
+  for (; t - done >= 3; done += 3) Bf16TileT<3>(tile, k, x + 2 * done, t, out + 16 * done);
+  if (t - done == 2) Bf16TileT<2>(tile, k, x + 2 * done, t, out + 16 * done);
+  if (t - done == 1) Bf16TileT<1>(tile, k, x + 2 * done, t, out + 16 * done);
+}

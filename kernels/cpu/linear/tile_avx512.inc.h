@@ -1,0 +1,138 @@
+// Matrix tiles for AVX-512: sixteen output rows in the lanes, the panel's tokens in registers.
+//
+// Two ways to multiply a register of BF16 weight pairs by a token's pair of activations:
+//   FmaDot  two float FMAs, odd column first, then even; activations as float. Intel: 32 products a cycle.
+//   Bf16Dot vdpbf16ps; activations as BF16 pairs. One instruction in place of four, but on Intel it issues
+//           every other cycle only: 16 products a cycle. Best when a weight is used once.
+// vdpbf16ps is specified as those same two steps with subnormals flushed to zero. isa_avx512bf16.cc mixes the
+// two, under that flush mode, after having checked on the machine at hand that they agree bit for bit.
+
+static constexpr int kMaxTokens = 12;  // 2 accumulators a token and 6 other registers fit in 32
+
+struct FmaDot {
+  using Value = float;
+  struct Weights {
+    __m512 even, odd;
+  };
+  static VEC_INLINE Weights Split(__m512i pairs) {
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)),
+            _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u))))};
+  }
+  static VEC_INLINE __m512 Dot(Weights w, const float* x, __m512 sum) {
+    sum = _mm512_fmadd_ps(w.odd, _mm512_set1_ps(x[1]), sum);
+    return _mm512_fmadd_ps(w.even, _mm512_set1_ps(x[0]), sum);
+  }
+};
+
+// E2M1 codes to BF16, times 256 (the scales below come out divided by 256), twice.
+alignas(64) static const uint16_t kE2M1Table[32] = {
+    0x0000, 0x4300, 0x4380, 0x43c0, 0x4400, 0x4440, 0x4480, 0x44c0,  //
+    0x8000, 0xc300, 0xc380, 0xc3c0, 0xc400, 0xc440, 0xc480, 0xc4c0,  //
+    0x0000, 0x4300, 0x4380, 0x43c0, 0x4400, 0x4440, 0x4480, 0x44c0,  //
+    0x8000, 0xc300, 0xc380, 0xc3c0, 0xc400, 0xc440, 0xc480, 0xc4c0};
+
+// Sixteen non-negative E4M3 scales divided by 256: shifted left by 7 they are binary16 numbers with that
+// value, subnormals included.
+static VEC_INLINE __m512 DecodeScales(const std::byte* p) {
+  const __m128i raw = _mm_load_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(raw), 7));
+}
+
+template <typename D, int T>
+static void Nvfp4TileT(const std::byte* tile, int64_t k, const void* panel, float* out) {
+  const typename D::Value* x = static_cast<const typename D::Value*>(panel);
+  const __m512i table = _mm512_load_si512(kE2M1Table);
+  __m512 total[T];
+  for (int t = 0; t < T; ++t) total[t] = _mm512_setzero_ps();
+  for (int64_t blocks = k / 16; blocks > 0; blocks -= 4, tile += 576) {
+    const int in_group = blocks < 4 ? static_cast<int>(blocks) : 4;
+    for (int b = 0; b < in_group; ++b) {
+      // Far enough ahead to cover memory latency at full bandwidth; past the tile it fetches the next one.
+      if (T <= 4) {
+        Prefetch(tile + kPrefetchBytes + b * 144);
+        Prefetch(tile + kPrefetchBytes + b * 144 + 64);
+        if (b == 3) Prefetch(tile + kPrefetchBytes + 512);
+      }
+      __m512 sum[T];
+      for (int t = 0; t < T; ++t) sum[t] = _mm512_setzero_ps();
+      for (int half = 0; half < 2; ++half) {
+        const __m512i codes = _mm512_load_si512(tile + 64 + b * 128 + half * 64);
+        const auto step = [&](__m512i index) VEC_LAMBDA_INLINE {
+          const typename D::Weights w = D::Split(_mm512_permutexvar_epi16(index, table));
+          for (int t = 0; t < T; ++t) sum[t] = D::Dot(w, x + 2 * t, sum[t]);
+          x += 2 * T;
+        };
+        step(codes);
+        step(_mm512_srli_epi16(codes, 4));
+        step(_mm512_srli_epi16(codes, 8));
+        step(_mm512_srli_epi16(codes, 12));
+      }
+      const __m512 scale = DecodeScales(tile + b * 16);
+      for (int t = 0; t < T; ++t) total[t] = _mm512_fmadd_ps(sum[t], scale, total[t]);
+    }
+  }
+  for (int t = 0; t < T; ++t) _mm512_storeu_ps(out + 16 * t, total[t]);
+}
+
+template <typename D, int T>
+static void Bf16TileT(const std::byte* tile, int64_t k, const void* panel, float* out) {
+  const typename D::Value* x = static_cast<const typename D::Value*>(panel);
+  __m512 total[T];
+  for (int t = 0; t < T; ++t) total[t] = _mm512_setzero_ps();
+  for (int64_t pairs = (k + 1) / 2; pairs > 0; pairs -= 16) {
+    const int in_block = pairs < 16 ? static_cast<int>(pairs) : 16;
+    __m512 sum[T];
+    for (int t = 0; t < T; ++t) sum[t] = _mm512_setzero_ps();
+    for (int p = 0; p < in_block; ++p, tile += 64, x += 2 * T) {
+      if (T <= 4) Prefetch(tile + kPrefetchBytes);
+      const typename D::Weights w = D::Split(_mm512_load_si512(tile));
+      for (int t = 0; t < T; ++t) sum[t] = D::Dot(w, x + 2 * t, sum[t]);
+    }
+    for (int t = 0; t < T; ++t) total[t] = _mm512_add_ps(total[t], sum[t]);
+  }
+  for (int t = 0; t < T; ++t) _mm512_storeu_ps(out + 16 * t, total[t]);
+}
+
+template <typename D>
+static void Nvfp4Tile(const std::byte* tile, int64_t k, const void* panel, int t, float* out) {
+  switch (t) {
+#define TESSERA_CASE(T) \
+  case T:               \
+    return Nvfp4TileT<D, T>(tile, k, panel, out)
+    TESSERA_CASE(1);
+    TESSERA_CASE(2);
+    TESSERA_CASE(3);
+    TESSERA_CASE(4);
+    TESSERA_CASE(5);
+    TESSERA_CASE(6);
+    TESSERA_CASE(7);
+    TESSERA_CASE(8);
+    TESSERA_CASE(9);
+    TESSERA_CASE(10);
+    TESSERA_CASE(11);
+    TESSERA_CASE(12);
+#undef TESSERA_CASE
+  }
+}
+
+template <typename D>
+static void Bf16Tile(const std::byte* tile, int64_t k, const void* panel, int t, float* out) {
+  switch (t) {
+#define TESSERA_CASE(T) \
+  case T:               \
+    return Bf16TileT<D, T>(tile, k, panel, out)
+    TESSERA_CASE(1);
+    TESSERA_CASE(2);
+    TESSERA_CASE(3);
+    TESSERA_CASE(4);
+    TESSERA_CASE(5);
+    TESSERA_CASE(6);
+    TESSERA_CASE(7);
+    TESSERA_CASE(8);
+    TESSERA_CASE(9);
+    TESSERA_CASE(10);
+    TESSERA_CASE(11);
+    TESSERA_CASE(12);
+#undef TESSERA_CASE
+  }
+}

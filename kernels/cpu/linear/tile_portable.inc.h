@@ -1,0 +1,59 @@
+// Matrix tiles in plain C++.
+
+static constexpr int kMaxTokens = 8;
+
+static VEC_INLINE void AccumulatePair(const F16& even, const F16& odd, const float* x, int t, F16* sum) {
+  for (int i = 0; i < t; ++i) {
+    sum[i] = MulAdd(odd, Set(x[2 * i + 1]), sum[i]);
+    sum[i] = MulAdd(even, Set(x[2 * i]), sum[i]);
+  }
+}
+
+static void Nvfp4Tile(const std::byte* tile, int64_t k, const void* panel, int t, float* out) {
+  const float* x = static_cast<const float*>(panel);
+  F16 total[kMaxTokens];
+  for (int i = 0; i < t; ++i) total[i] = Zero();
+  for (int64_t block = 0; block < k / 16; ++block) {
+    const std::byte* group = tile + block / 4 * kNvfp4GroupBytes;
+    const std::byte* codes = group + 64 + block % 4 * 128;
+    F16 sum[kMaxTokens];
+    for (int i = 0; i < t; ++i) sum[i] = Zero();
+    for (int p = 0; p < 8; ++p) {  // pairs of columns; four in each half
+      F16 even, odd;
+      for (int r = 0; r < 16; ++r) {
+        uint16_t low, high;
+        __builtin_memcpy(&low, codes + p / 4 * 64 + r * 4, 2);
+        __builtin_memcpy(&high, codes + p / 4 * 64 + r * 4 + 2, 2);
+        even.v[r] = nvfp4::E2M1ToFloat(static_cast<uint8_t>((low >> (p % 4 * 4)) & 0xf));
+        odd.v[r] = nvfp4::E2M1ToFloat(static_cast<uint8_t>((high >> (p % 4 * 4)) & 0xf));
+      }
+      AccumulatePair(even, odd, x, t, sum);
+      x += 2 * t;
+    }
+    F16 scale;
+    for (int r = 0; r < 16; ++r) {
+      scale.v[r] = nvfp4::E4M3ToFloat(static_cast<uint8_t>(group[block % 4 * 16 + r]));
+    }
+    for (int i = 0; i < t; ++i) total[i] = MulAdd(sum[i], scale, total[i]);
+  }
+  for (int i = 0; i < t; ++i) Store(total[i], out + 16 * i);
+}
+
+static void Bf16Tile(const std::byte* tile, int64_t k, const void* panel, int t, float* out) {
+  const float* x = static_cast<const float*>(panel);
+  F16 total[kMaxTokens];
+  for (int i = 0; i < t; ++i) total[i] = Zero();
+  for (int64_t pairs = (k + 1) / 2; pairs > 0; pairs -= 16) {
+    F16 sum[kMaxTokens];
+    for (int i = 0; i < t; ++i) sum[i] = Zero();
+    for (int p = 0; p < 16 && p < pairs; ++p) {
+      F16 even, odd;
+      LoadPairs(reinterpret_cast<const Bf16*>(tile), &even, &odd);
+      AccumulatePair(even, odd, x, t, sum);
+      tile += 64;
+      x += 2 * t;
+    }
+    for (int i = 0; i < t; ++i) total[i] = Add(total[i], sum[i]);
+  }
+  for (int i = 0; i < t; ++i) Store(total[i], out + 16 * i);
+}
