@@ -1,0 +1,56 @@
+#ifndef TESSERA_KERNELS_CUDA_FMHA_FMHA_DECODE_H_
+#define TESSERA_KERNELS_CUDA_FMHA_FMHA_DECODE_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tessera::cuda {
+
+// Attention of a few new tokens a sequence over its paged keys and values ("flash decoding").
+//
+// The result of a sequence depends on that sequence alone, bit for bit: the keys are cut into splits whose
+// size depends on the sequence's length, splits are combined in order, and no sum is atomic.
+//
+// All pointers are device pointers, all strides dense.
+struct FmhaDecodeParams {
+  // bf16 [num_sequences, q_len, num_query_heads, head_dim]: the last q_len tokens of each sequence. Query
+  // token t sees the keys 0 .. length - q_len + t.
+  const void* q = nullptr;
+  void* out = nullptr;  // bf16, like q
+  // bf16 [num_blocks, num_kv_heads, block_size, head_dim]. Slots at and past a sequence's length may hold
+  // anything, NaN included.
+  const void* k_cache = nullptr;
+  const void* v_cache = nullptr;
+  const int32_t* block_table = nullptr;  // [num_sequences, block_table_stride] block indices
+  const int32_t* lengths =
+      nullptr;                   // [num_sequences] keys of each sequence, the new tokens' included; >= q_len
+  const float* sinks = nullptr;  // [num_query_heads] extra logits in the softmax's denominator, or null
+
+  int32_t num_sequences = 0;  // 1 to 512
+  int32_t q_len = 1;          // q_len * num_query_heads / num_kv_heads at most 32
+  int32_t num_query_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;    // 64, 128 or 256
+  int32_t num_blocks = 0;  // of the cache
+  int32_t block_size = 0;  // 16, 32, 64, 128 or 256
+  int32_t block_table_stride = 0;
+  int32_t sliding_window = 0;  // 0: all keys; else the last this many, a token's own included
+  float softmax_scale = 0.0f;
+
+  void* workspace =
+      nullptr;  // FmhaDecodeWorkspaceBytes; zeroed once before its first use, left zeroed where needed
+};
+
+// Bytes of workspace for calls of at most this size.
+size_t FmhaDecodeWorkspaceBytes(int32_t num_sequences, int32_t q_len, int32_t num_query_heads,
+                                int32_t num_kv_heads, int32_t head_dim);
+
+// Checks the shapes and launches on `stream` (sm_90). Returns a message that names the field at fault, or
+// null. The launch can be captured in a graph; `lengths` may change between replays.
+const char* FmhaDecode(const FmhaDecodeParams& params, cudaStream_t stream);
+
+}  // namespace tessera::cuda
+
+#endif  // TESSERA_KERNELS_CUDA_FMHA_FMHA_DECODE_H_

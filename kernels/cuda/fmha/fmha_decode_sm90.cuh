@@ -1,0 +1,561 @@
+// FMHA decode for sm_90: the kernel.
+//
+// A few persistent CTAs an SM walk the work items (sequence, split, KV head). Warp 4 feeds a ring of shared-memory slots
+// through TMA, a slot being 64 keys or 64 values of one head; warps 0 to 3 each attend to 16 of the 64 keys with
+// mma.sync and keep their own running maximum, sum and output, which are merged once an item. Query rows of one KV
+// head (GQA group x query tokens) are packed into the N side: S^T = K Q^T and O^T = V^T P^T, so that a group of 8
+// wastes nothing and each key is read once.
+//
+// The CTA that finishes the last split of a (sequence, KV head) combines its splits, in split order: which CTA that is
+// varies from run to run, the sums do not.
+#ifndef TESSERA_KERNELS_CUDA_FMHA_FMHA_DECODE_SM90_CUH_
+#define TESSERA_KERNELS_CUDA_FMHA_FMHA_DECODE_SM90_CUH_
+
+#include <cuda.h>
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/fmha/fmha_decode.h"
+#include "kernels/cuda/fmha/fmha_decode_split.h"
+#include "kernels/cuda/ptx/mbarrier.cuh"
+#include "kernels/cuda/ptx/mma.cuh"
+#include "kernels/cuda/ptx/tma.cuh"
+
+namespace tessera::cuda {
+
+inline constexpr int32_t kFmhaMaxSequences = 512;
+
+template <int kHeadDimension, int kNumRowTiles>
+struct FmhaDecodeTraits {
+  static constexpr int kHeadDim = kHeadDimension;
+  static constexpr int kRowTiles = kNumRowTiles;  // of 8 query rows
+  static constexpr int kRows = 8 * kRowTiles;
+  static constexpr int kConsumerWarps = 4;
+  static constexpr int kThreads = 32 * (kConsumerWarps + 1);
+  static constexpr int kSlotBytes = kFmhaTileKeys * kHeadDim * 2;
+  static constexpr int kBoxColumns = 64;  // 128 bytes, the width of the swizzle
+  static constexpr int kBoxes = kHeadDim / kBoxColumns;
+  static constexpr int kMergeStride = kHeadDim + 4;  // floats; spreads a fragment over the banks
+  static constexpr int kMergeBytes = kConsumerWarps * kRows * kMergeStride * 4;
+  static constexpr int kSmallBytes = 5632;  // barriers, lengths and split prefix sums, merge statistics
+  // Several small CTAs an SM hide each other's waits between items; 228 KB an SM, of which 1 KB a CTA is reserved.
+  static constexpr int SlotsThatFit(int ctas) {
+    return (233472 / ctas - 1024 - 1024 - 512 - kMergeBytes - kSmallBytes) / kSlotBytes;
+  }
+  static constexpr int kCtasPerSm = SlotsThatFit(4) >= 3 && kRowTiles == 1   ? 4
+                                    : SlotsThatFit(3) >= 3 && kRowTiles == 1 ? 3
+                                    : SlotsThatFit(2) >= 2 && kRowTiles < 4  ? 2
+                                                                             : 1;
+  static constexpr int kSlots = SlotsThatFit(kCtasPerSm) < 16 ? SlotsThatFit(kCtasPerSm) : 16;
+  static constexpr int kSharedBytes = 1024 + kSlots * kSlotBytes + kMergeBytes + kSmallBytes;
+  static_assert(kHeadDim % 64 == 0, "a head is cut into boxes of 64 columns");
+  static_assert(kSlots >= 2, "a key and a value slot must fit");
+};
+
+struct FmhaDecodeArgs {
+  FmhaDecodeParams p;
+  int32_t group_rows;  // query rows of one KV head: q_len * query heads / KV heads
+  float scale_log2;    // softmax scale times log2(e)
+  // Workspace.
+  int32_t* arrivals;    // [num_sequences * kv_heads], zero between launches
+  float2* split_stats;  // [split][kv_head][row]: maximum (log2 domain), sum
+  float* split_out;     // [split][kv_head][row][head_dim]: not normalised
+};
+
+// A work item: one split of one sequence for one KV head.
+struct FmhaItem {
+  int32_t sequence, kv_head;
+  int32_t split;        // within the sequence
+  int32_t global_split; // over all sequences
+  int32_t begin, end;   // keys
+  FmhaSplits splits;
+};
+
+template <class Traits>
+struct FmhaShared {
+  uint8_t* slots;
+  float* merge_out;     // [warp][row][kMergeStride]
+  float2* merge_stats;  // [warp][row]
+  uint64_t* full;
+  uint64_t* empty;
+  int32_t* flag;
+  int2* sequences;  // [num_sequences + 1]: splits of the sequences before, length
+
+  __device__ explicit FmhaShared(uint8_t* base) {
+    slots = base + (1024 - ptx::SharedAddress(base) % 1024) % 1024;
+    merge_out = reinterpret_cast<float*>(slots + Traits::kSlots * Traits::kSlotBytes);
+    merge_stats = reinterpret_cast<float2*>(merge_out + Traits::kMergeBytes / 4);
+    full = reinterpret_cast<uint64_t*>(merge_stats + Traits::kConsumerWarps * Traits::kRows);
+    empty = full + Traits::kSlots;
+    flag = reinterpret_cast<int32_t*>(empty + Traits::kSlots);
+    sequences = reinterpret_cast<int2*>(flag + 2);
+  }
+};
+
+// Position in the ring of slots.
+template <int kSlots>
+struct RingCursor {
+  int32_t slot = 0;
+  uint32_t phase = 0;
+  __device__ void Next() {
+    if (++slot == kSlots) {
+      slot = 0;
+      phase ^= 1;
+    }
+  }
+};
+
+__device__ __forceinline__ FmhaItem DecodeItem(const FmhaDecodeArgs& args, const int2* sequences, int32_t index) {
+  FmhaItem item;
+  item.kv_head = index % args.p.num_kv_heads;
+  item.global_split = index / args.p.num_kv_heads;
+  int32_t low = 0, high = args.p.num_sequences;  // sequences[low].x <= global_split < sequences[high].x
+  while (high - low > 1) {
+    const int32_t middle = (low + high) / 2;
+    if (sequences[middle].x <= item.global_split) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  item.sequence = low;
+  item.split = item.global_split - sequences[low].x;
+  item.splits = MakeFmhaSplits(sequences[low].y, args.p.q_len, args.p.sliding_window);
+  item.begin = item.splits.begin + item.split * item.splits.size;
+  item.end = min(item.begin + item.splits.size, item.splits.end);
+  return item;
+}
+
+// Sums up the splits of all sequences; one warp.
+__device__ __forceinline__ void ScanSplits(const FmhaDecodeArgs& args, int2* sequences, int32_t lane) {
+  int32_t total = 0;
+  for (int32_t base = 0; base < args.p.num_sequences; base += 32) {
+    const int32_t sequence = base + lane;
+    const bool exists = sequence < args.p.num_sequences;
+    const int32_t length = exists ? args.p.lengths[sequence] : 0;
+    const int32_t count = exists ? MakeFmhaSplits(length, args.p.q_len, args.p.sliding_window).count : 0;
+    int32_t sum = count;
+    for (int32_t distance = 1; distance < 32; distance *= 2) {
+      const int32_t other = __shfl_up_sync(~0u, sum, distance);
+      if (lane >= distance) sum += other;
+    }
+    if (exists) sequences[sequence] = make_int2(total + sum - count, length);
+    total += __shfl_sync(~0u, sum, 31);
+  }
+  if (lane == 0) sequences[args.p.num_sequences] = make_int2(total, 0);
+}
+
+// The producer's role: streams keys and values of every item through the ring.
+template <class Traits>
+__device__ void ProduceTiles(const FmhaDecodeArgs& args, const CUtensorMap* k_map, const CUtensorMap* v_map,
+                             const FmhaShared<Traits>& shared, int32_t num_items, int32_t lane) {
+  RingCursor<Traits::kSlots> ring;
+  const int32_t block_size = args.p.block_size;
+  const int32_t rows_per_box = min(block_size, kFmhaTileKeys);
+  const int32_t boxes_per_tile = kFmhaTileKeys / rows_per_box;
+  for (int32_t index = blockIdx.x; index < num_items; index += gridDim.x) {
+    const FmhaItem item = DecodeItem(args, shared.sequences, index);
+    const int32_t* table = args.p.block_table + int64_t{item.sequence} * args.p.block_table_stride;
+    const int32_t last_block = (item.end - 1) / block_size;
+    int32_t window_base = item.begin / block_size;  // this lane holds block window_base + lane
+    int32_t window = window_base + lane <= last_block ? table[window_base + lane] : 0;
+    for (int32_t key = item.begin; key < item.end; key += kFmhaTileKeys) {
+      const int32_t tile_last_block = min(key + kFmhaTileKeys - 1, item.end - 1) / block_size;
+      if (tile_last_block >= window_base + 32) {
+        window_base = key / block_size;
+        window = window_base + lane <= last_block ? table[window_base + lane] : 0;
+      }
+      // Lane b loads box b: rows (b / kBoxes), columns (b % kBoxes).
+      const int32_t row_box = lane / Traits::kBoxes, column_box = lane % Traits::kBoxes;
+      const int32_t box_key = key + row_box * rows_per_box;
+      const int32_t block = __shfl_sync(~0u, window, min(box_key / block_size - window_base, 31));
+      const bool loads = row_box < boxes_per_tile && box_key < item.end;
+      const int32_t row = (block * args.p.num_kv_heads + item.kv_head) * block_size + box_key % block_size;
+      const int32_t num_row_boxes = min(boxes_per_tile, (item.end - key + rows_per_box - 1) / rows_per_box);
+      const uint32_t bytes = num_row_boxes * rows_per_box * Traits::kHeadDim * 2;
+      for (int32_t value = 0; value < 2; ++value) {
+        ptx::MbarrierWait(&shared.empty[ring.slot], ring.phase ^ 1);
+        if (lane == 0) ptx::MbarrierArriveExpectTx(&shared.full[ring.slot], bytes);
+        __syncwarp();
+        if (loads) {
+          uint8_t* target = shared.slots + ring.slot * Traits::kSlotBytes + column_box * (kFmhaTileKeys * 128) +
+                            row_box * rows_per_box * 128;
+          ptx::CpAsyncBulkTensor2d(target, value ? v_map : k_map, column_box * Traits::kBoxColumns, row,
+                                   &shared.full[ring.slot], ptx::kEvictFirst);
+        }
+        ring.Next();
+      }
+    }
+  }
+}
+
+// Running softmax of one consumer warp over its 16 keys a tile, for kRows query rows, in the log2 domain. A lane holds
+// rows 8 tile + 2 (lane % 4) + {0, 1}.
+template <class Traits>
+struct FmhaWarpState {
+  uint32_t q[Traits::kRowTiles][Traits::kHeadDim / 16][2];    // B fragments of Q^T
+  float out[Traits::kRowTiles][Traits::kHeadDim / 16][4];     // O^T
+  float maximum[Traits::kRowTiles][2];
+  float sum[Traits::kRowTiles][2];  // this lane's keys only
+};
+
+template <class Traits>
+__device__ __forceinline__ void LoadQueries(const FmhaDecodeArgs& args, const FmhaItem& item, int32_t lane,
+                                            FmhaWarpState<Traits>& state) {
+  const int32_t group = args.p.num_query_heads / args.p.num_kv_heads;
+#pragma unroll
+  for (int32_t tile = 0; tile < Traits::kRowTiles; ++tile) {
+    const int32_t row = tile * 8 + lane / 4;
+    const bool valid = row < args.group_rows;
+    const int64_t token = int64_t{item.sequence} * args.p.q_len + row / group;
+    const int64_t head = item.kv_head * group + row % group;
+    const uint32_t* source = reinterpret_cast<const uint32_t*>(
+        static_cast<const __nv_bfloat16*>(args.p.q) + (token * args.p.num_query_heads + head) * Traits::kHeadDim);
+#pragma unroll
+    for (int32_t step = 0; step < Traits::kHeadDim / 16; ++step) {
+      state.q[tile][step][0] = valid ? source[step * 8 + lane % 4] : 0;
+      state.q[tile][step][1] = valid ? source[step * 8 + 4 + lane % 4] : 0;
+      for (float& value : state.out[tile][step]) value = 0.0f;
+    }
+    state.maximum[tile][0] = state.maximum[tile][1] = -INFINITY;
+    state.sum[tile][0] = state.sum[tile][1] = 0.0f;
+  }
+}
+
+// Address of the 16-byte chunk `chunk` of row `row` in a slot, as TMA's 128-byte swizzle placed it.
+__device__ __forceinline__ uint32_t SwizzledAddress(uint32_t slot, int32_t row, int32_t chunk) {
+  return slot + (chunk / 8) * (kFmhaTileKeys * 128) + row * 128 + ((chunk % 8) ^ (row % 8)) * 16;
+}
+
+// S^T = K Q^T for 16 keys of the slot, starting at row `first`.
+template <class Traits>
+__device__ __forceinline__ void ScoreKeys(uint32_t slot, int32_t first, int32_t lane, const FmhaWarpState<Traits>& state,
+                                          float (&scores)[Traits::kRowTiles][4]) {
+  const int32_t row = first + lane % 8 + (lane / 8) % 2 * 8;
+  float odd[Traits::kRowTiles][4];  // two chains of dependent multiplications instead of one
+#pragma unroll
+  for (int32_t tile = 0; tile < Traits::kRowTiles; ++tile) {
+    for (float& value : scores[tile]) value = 0.0f;
+    for (float& value : odd[tile]) value = 0.0f;
+  }
+#pragma unroll
+  for (int32_t step = 0; step < Traits::kHeadDim / 16; ++step) {
+    uint32_t a[4];
+    ptx::LdmatrixX4(a, SwizzledAddress(slot, row, step * 2 + lane / 16));
+#pragma unroll
+    for (int32_t tile = 0; tile < Traits::kRowTiles; ++tile) {
+      ptx::MmaM16N8K16(step % 2 ? odd[tile] : scores[tile], a, state.q[tile][step]);
+    }
+  }
+#pragma unroll
+  for (int32_t tile = 0; tile < Traits::kRowTiles; ++tile) {
+    for (int32_t i = 0; i < 4; ++i) scores[tile][i] += odd[tile][i];
+  }
+}
+
+// Masks keys that a query row must not see. `first_key` is the position of the fragment's first key.
+template <class Traits>
+__device__ __forceinline__ void MaskScores(const FmhaDecodeArgs& args, int32_t length, int32_t first_key, int32_t lane,
+                                           float (&scores)[Traits::kRowTiles][4]) {
+  const int32_t group = args.p.num_query_heads / args.p.num_kv_heads;
+#pragma unroll
+  for (int32_t tile = 0; tile < Traits::kRowTiles; ++tile) {
+#pragma unroll
+    for (int32_t i = 0; i < 4; ++i) {
+      const int32_t key = first_key + lane / 4 + i / 2 * 8;
+      const int32_t row = tile * 8 + lane % 4 * 2 + i % 2;
+      const int32_t position = length - args.p.q_len + min(row / group, args.p.q_len - 1);
+      const bool in_window = args.p.sliding_window <= 0 || key > position - args.p.sliding_window;
+      if (key > position || !in_window) scores[tile][i] = -INFINITY;
+    }
+  }
+}
+
+// The maximum may lag behind by this much (log2 domain) before the output is rescaled: weights up to 2^8 lose nothing
+// in bf16 or float.
+inline constexpr float kFmhaMaximumSlack = 8.0f;
+
+// Folds the scores of 16 keys into the running softmax; gives their weights as B fragments of P^T. Where a score
+// exceeds the maximum by more than the slack, the maximum follows and the output is rescaled.
+template <class Traits>
+__device__ __forceinline__ void UpdateSoftmax(float scale_log2, FmhaWarpState<Traits>& state,
+                                              const float (&scores)[Traits::kRowTiles][4],
+                                              uint32_t (&weights)[Traits::kRowTiles][2]) {
+#pragma unroll
+  for (int32_t tile = 0; tile < Traits::kRowTiles; ++tile) {
+    float maximum[2];
+#pragma unroll
+    for (int32_t column = 0; column < 2; ++column) {
+      maximum[column] = fmaxf(scores[tile][column], scores[tile][column + 2]) * scale_log2;
+    }
+    if (__any_sync(~0u, maximum[0] > state.maximum[tile][0] + kFmhaMaximumSlack ||
+                            maximum[1] > state.maximum[tile][1] + kFmhaMaximumSlack)) {
+      float rescale[2];
+#pragma unroll
+      for (int32_t column = 0; column < 2; ++column) {
+        float grown = maximum[column];
+        grown = fmaxf(grown, __shfl_xor_sync(~0u, grown, 4));
+        grown = fmaxf(grown, __shfl_xor_sync(~0u, grown, 8));
+        grown = fmaxf(grown, __shfl_xor_sync(~0u, grown, 16));
+        grown = fmaxf(grown, state.maximum[tile][column]);
+        rescale[column] = grown == -INFINITY ? 0.0f : ptx::Exp2(state.maximum[tile][column] - grown);
+        state.maximum[tile][column] = grown;
+        state.sum[tile][column] *= rescale[column];
+      }
+#pragma unroll
+      for (int32_t step = 0; step < Traits::kHeadDim / 16; ++step) {
+        state.out[tile][step][0] *= rescale[0];
+        state.out[tile][step][1] *= rescale[1];
+        state.out[tile][step][2] *= rescale[0];
+        state.out[tile][step][3] *= rescale[1];
+      }
+    }
+    float p[4];
+#pragma unroll
+    for (int32_t i = 0; i < 4; ++i) {
+      const float base = state.maximum[tile][i % 2];
+      p[i] = ptx::Exp2(scores[tile][i] * scale_log2 - (base == -INFINITY ? 0.0f : base));
+    }
+    state.sum[tile][0] += p[0] + p[2];
+    state.sum[tile][1] += p[1] + p[3];
+    weights[tile][0] = ptx::MovmatrixTrans(ptx::PackBf16(p[0], p[1]));
+    weights[tile][1] = ptx::MovmatrixTrans(ptx::PackBf16(p[2], p[3]));
+  }
+}
+
+// Keeps the halves of a packed pair whose key is below `valid`; garbage past the end must not meet a weight of 0.
+__device__ __forceinline__ uint32_t KeepValid(uint32_t pair, int32_t key, int32_t valid) {
+  return pair & ((key < valid ? 0x0000FFFFu : 0u) | (key + 1 < valid ? 0xFFFF0000u : 0u));
+}
+
+// O^T += V^T P^T for 16 values of the slot, of which the first `valid` are the sequence's.
+template <class Traits>
+__device__ __forceinline__ void AddValues(uint32_t slot, int32_t first, int32_t valid, int32_t lane,
+                                          const uint32_t (&weights)[Traits::kRowTiles][2], FmhaWarpState<Traits>& state) {
+  const int32_t row = first + lane % 8 + lane / 16 * 8;
+#pragma unroll
+  for (int32_t step = 0; step < Traits::kHeadDim / 16; ++step) {
+    uint32_t a[4];
+    ptx::LdmatrixX4Trans(a, SwizzledAddress(slot, row, step * 2 + (lane / 8) % 2));
+    if (valid < 16) {
+      a[0] = KeepValid(a[0], lane % 4 * 2, valid);
+      a[1] = KeepValid(a[1], lane % 4 * 2, valid);
+      a[2] = KeepValid(a[2], lane % 4 * 2 + 8, valid);
+      a[3] = KeepValid(a[3], lane % 4 * 2 + 8, valid);
+    }
+#pragma unroll
+    for (int32_t tile = 0; tile < Traits::kRowTiles; ++tile) ptx::MmaM16N8K16(state.out[tile][step], a, weights[tile]);
+  }
+}
+
+// Puts one warp's result of an item into shared memory.
+template <class Traits>
+__device__ __forceinline__ void StoreForMerge(const FmhaShared<Traits>& shared, int32_t warp, int32_t lane,
+                                              FmhaWarpState<Traits>& state) {
+#pragma unroll
+  for (int32_t tile = 0; tile < Traits::kRowTiles; ++tile) {
+#pragma unroll
+    for (int32_t column = 0; column < 2; ++column) {
+      float sum = state.sum[tile][column];
+      sum += __shfl_xor_sync(~0u, sum, 4);
+      sum += __shfl_xor_sync(~0u, sum, 8);
+      sum += __shfl_xor_sync(~0u, sum, 16);
+      const int32_t row = tile * 8 + lane % 4 * 2 + column;
+      if (lane < 4) shared.merge_stats[warp * Traits::kRows + row] = make_float2(state.maximum[tile][column], sum);
+      float* out = shared.merge_out + (warp * Traits::kRows + row) * Traits::kMergeStride;
+#pragma unroll
+      for (int32_t step = 0; step < Traits::kHeadDim / 16; ++step) {
+        out[step * 16 + lane / 4] = state.out[tile][step][column];
+        out[step * 16 + lane / 4 + 8] = state.out[tile][step][column + 2];
+      }
+    }
+  }
+}
+
+// Writes one finished query row: out / sum, with the sink in the sum.
+template <int kPerLane>
+__device__ __forceinline__ void WriteRow(const FmhaDecodeArgs& args, const FmhaItem& item, int32_t row, int32_t lane,
+                                         const float (&out)[kPerLane], float maximum, float sum) {
+  const int32_t group = args.p.num_query_heads / args.p.num_kv_heads;
+  const int32_t head = item.kv_head * group + row % group;
+  if (args.p.sinks != nullptr) {
+    const float sink = args.p.sinks[head] * 1.44269504f;
+    const float base = fmaxf(maximum, sink);
+    const float rescale = ptx::Exp2(maximum - base);
+    sum = sum * rescale + ptx::Exp2(sink - base);
+    sum = sum / rescale;  // folded into the division below; rescale is 0 only where every weight vanishes
+  }
+  const float inverse = 1.0f / sum;
+  const int64_t token = int64_t{item.sequence} * args.p.q_len + row / group;
+  __nv_bfloat16* target = static_cast<__nv_bfloat16*>(args.p.out) +
+                          (token * args.p.num_query_heads + head) * (32 * kPerLane) + lane * kPerLane;
+#pragma unroll
+  for (int32_t i = 0; i < kPerLane; i += 2) {
+    *reinterpret_cast<uint32_t*>(target + i) = ptx::PackBf16(out[i] * inverse, out[i + 1] * inverse);
+  }
+}
+
+// Adds up the four warps' results of an item, in warp order; a warp takes every fourth row. A sequence of one split
+// is finished here, else the partial result goes to the workspace.
+template <class Traits>
+__device__ __forceinline__ void MergeWarps(const FmhaDecodeArgs& args, const FmhaItem& item,
+                                           const FmhaShared<Traits>& shared, int32_t warp, int32_t lane) {
+  constexpr int32_t kPerLane = Traits::kHeadDim / 32;
+  for (int32_t row = warp; row < args.group_rows; row += Traits::kConsumerWarps) {
+    float maximum = -INFINITY;
+#pragma unroll
+    for (int32_t w = 0; w < Traits::kConsumerWarps; ++w) {
+      maximum = fmaxf(maximum, shared.merge_stats[w * Traits::kRows + row].x);
+    }
+    const float base = maximum == -INFINITY ? 0.0f : maximum;
+    float out[kPerLane] = {};
+    float sum = 0.0f;
+#pragma unroll
+    for (int32_t w = 0; w < Traits::kConsumerWarps; ++w) {
+      const float2 stats = shared.merge_stats[w * Traits::kRows + row];
+      const float weight = ptx::Exp2(stats.x - base);
+      sum += stats.y * weight;
+      const float* part = shared.merge_out + (w * Traits::kRows + row) * Traits::kMergeStride + lane * kPerLane;
+#pragma unroll
+      for (int32_t i = 0; i < kPerLane; ++i) out[i] += part[i] * weight;
+    }
+    if (item.splits.count == 1) {
+      WriteRow<kPerLane>(args, item, row, lane, out, maximum, sum);
+      continue;
+    }
+    const int64_t index = (int64_t{item.global_split} * args.p.num_kv_heads + item.kv_head) * Traits::kRows + row;
+    if (lane == 0) args.split_stats[index] = make_float2(maximum, sum);
+    float* target = args.split_out + index * Traits::kHeadDim + lane * kPerLane;
+#pragma unroll
+    for (int32_t i = 0; i < kPerLane; i += 2) {
+      *reinterpret_cast<float2*>(target + i) = make_float2(out[i], out[i + 1]);
+    }
+  }
+}
+
+// Combines the splits of a (sequence, KV head), in split order; lane s holds the statistics of split s.
+template <class Traits>
+__device__ __forceinline__ void CombineSplits(const FmhaDecodeArgs& args, const FmhaItem& item, int32_t warp,
+                                              int32_t lane) {
+  constexpr int32_t kPerLane = Traits::kHeadDim / 32;
+  const int32_t count = item.splits.count;
+  const int64_t first_split = item.global_split - item.split;
+  for (int32_t row = warp; row < args.group_rows; row += Traits::kConsumerWarps) {
+    const int64_t first = (first_split * args.p.num_kv_heads + item.kv_head) * Traits::kRows + row;
+    const int64_t stride = int64_t{args.p.num_kv_heads} * Traits::kRows;
+    const float2 stats =
+        lane < count ? __ldcg(&args.split_stats[first + lane * stride]) : make_float2(-INFINITY, 0.0f);
+    float maximum = stats.x;
+#pragma unroll
+    for (int32_t distance = 16; distance > 0; distance /= 2) {
+      maximum = fmaxf(maximum, __shfl_xor_sync(~0u, maximum, distance));
+    }
+    const float base = maximum == -INFINITY ? 0.0f : maximum;
+    const float weight = ptx::Exp2(stats.x - base);
+    float sum = 0.0f;
+    float out[kPerLane] = {};
+#pragma unroll 8
+    for (int32_t split = 0; split < count; ++split) {
+      const float w = __shfl_sync(~0u, weight, split);
+      sum += __shfl_sync(~0u, stats.y, split) * w;
+      const float* part = args.split_out + (first + split * stride) * Traits::kHeadDim + lane * kPerLane;
+#pragma unroll
+      for (int32_t i = 0; i < kPerLane; i += 2) {
+        const float2 value = __ldcg(reinterpret_cast<const float2*>(part + i));
+        out[i] += value.x * w;
+        out[i + 1] += value.y * w;
+      }
+    }
+    WriteRow<kPerLane>(args, item, row, lane, out, maximum, sum);
+  }
+}
+
+// The consumers' role.
+template <class Traits>
+__device__ void ConsumeTiles(const FmhaDecodeArgs& args, const FmhaShared<Traits>& shared, int32_t num_items,
+                             int32_t warp, int32_t lane) {
+  constexpr uint32_t kConsumers = 32 * Traits::kConsumerWarps;
+  RingCursor<Traits::kSlots> ring;
+  FmhaWarpState<Traits> state;
+  for (int32_t index = blockIdx.x; index < num_items; index += gridDim.x) {
+    const FmhaItem item = DecodeItem(args, shared.sequences, index);
+    const int32_t length = item.splits.end;
+    LoadQueries(args, item, lane, state);
+    // Keys that every query token sees need no mask.
+    const int32_t all_see_until = length - args.p.q_len + 1;
+    const int32_t all_see_from = args.p.sliding_window > 0 ? length - args.p.sliding_window : 0;
+    for (int32_t tile = item.begin; tile < item.end; tile += kFmhaTileKeys) {
+      const int32_t first_key = tile + warp * 16;
+      const bool any = first_key < item.end;
+      uint32_t weights[Traits::kRowTiles][2];
+      ptx::MbarrierWait(&shared.full[ring.slot], ring.phase);
+      if (any) {
+        float scores[Traits::kRowTiles][4];
+        ScoreKeys(ptx::SharedAddress(shared.slots + ring.slot * Traits::kSlotBytes), warp * 16, lane, state, scores);
+        if (first_key + 16 > all_see_until || first_key < all_see_from) {
+          MaskScores<Traits>(args, length, first_key, lane, scores);
+        }
+        UpdateSoftmax(args.scale_log2, state, scores, weights);
+      }
+      __syncwarp();
+      if (lane == 0) ptx::MbarrierArrive(&shared.empty[ring.slot]);
+      ring.Next();
+      ptx::MbarrierWait(&shared.full[ring.slot], ring.phase);
+      if (any) {
+        AddValues(ptx::SharedAddress(shared.slots + ring.slot * Traits::kSlotBytes), warp * 16, item.end - first_key,
+                  lane, weights, state);
+      }
+      __syncwarp();
+      if (lane == 0) ptx::MbarrierArrive(&shared.empty[ring.slot]);
+      ring.Next();
+    }
+    StoreForMerge(shared, warp, lane, state);
+    ptx::NamedBarrierSync(1, kConsumers);
+    MergeWarps(args, item, shared, warp, lane);
+    if (item.splits.count > 1) {
+      // Publish the partial result (the barrier before makes the release cover every thread's part); the last split to
+      // arrive combines.
+      ptx::NamedBarrierSync(1, kConsumers);
+      if (warp == 0 && lane == 0) {
+        int32_t* arrivals = &args.arrivals[item.sequence * args.p.num_kv_heads + item.kv_head];
+        const bool last = ptx::AtomAddAcqRelGpu(arrivals, 1) == item.splits.count - 1;
+        if (last) *arrivals = 0;
+        *shared.flag = last;
+      }
+      ptx::NamedBarrierSync(1, kConsumers);
+      if (*shared.flag) CombineSplits<Traits>(args, item, warp, lane);
+    }
+    ptx::NamedBarrierSync(1, kConsumers);  // the merge buffer and the flag are free again
+  }
+}
+
+template <class Traits>
+__global__ void __launch_bounds__(Traits::kThreads, Traits::kCtasPerSm)
+    FmhaDecodeKernel(const __grid_constant__ FmhaDecodeArgs args, const __grid_constant__ CUtensorMap k_map,
+                     const __grid_constant__ CUtensorMap v_map) {
+  extern __shared__ uint8_t shared_base[];
+  const FmhaShared<Traits> shared(shared_base);
+  const int32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
+  if (warp == Traits::kConsumerWarps && lane == 0) {
+    ptx::PrefetchTensorMap(&k_map);
+    ptx::PrefetchTensorMap(&v_map);
+    for (int32_t slot = 0; slot < Traits::kSlots; ++slot) {
+      ptx::MbarrierInit(&shared.full[slot], 1);
+      ptx::MbarrierInit(&shared.empty[slot], Traits::kConsumerWarps);
+    }
+    ptx::FenceBarrierInit();
+  }
+  if (warp == 0) ScanSplits(args, shared.sequences, lane);
+  __syncthreads();
+  const int32_t num_items = shared.sequences[args.p.num_sequences].x * args.p.num_kv_heads;
+  if (warp == Traits::kConsumerWarps) {
+    ProduceTiles<Traits>(args, &k_map, &v_map, shared, num_items, lane);
+  } else {
+    ConsumeTiles<Traits>(args, shared, num_items, warp, lane);
+  }
+}
+
+}  // namespace tessera::cuda
+
+#endif  // TESSERA_KERNELS_CUDA_FMHA_FMHA_DECODE_SM90_CUH_

@@ -1,0 +1,18 @@
+#include "kernels/cuda/fmha/fmha_decode_launch.cuh"
+
+namespace tessera::cuda {
+
+cudaError_t LaunchFmhaDecodeSm90D256(const FmhaDecodeArgs& args, int32_t row_tiles, const CUtensorMap& k_map,
+                                  const CUtensorMap& v_map, int32_t num_sms, cudaStream_t stream) {
+  switch (row_tiles) {
+    case 1:
+      return LaunchFmhaDecode<FmhaDecodeTraits<256, 1>>(args, k_map, v_map, num_sms, stream);
+    case 2:
+      return LaunchFmhaDecode<FmhaDecodeTraits<256, 2>>(args, k_map, v_map, num_sms, stream);
+
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace tessera::cuda

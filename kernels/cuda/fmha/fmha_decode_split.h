@@ -1,0 +1,44 @@
+// How a sequence's keys are cut into splits: a function of that sequence alone, shared by host and device.
+#ifndef TESSERA_KERNELS_CUDA_FMHA_FMHA_DECODE_SPLIT_H_
+#define TESSERA_KERNELS_CUDA_FMHA_FMHA_DECODE_SPLIT_H_
+
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define TESSERA_HOST_DEVICE __host__ __device__
+#else
+#define TESSERA_HOST_DEVICE
+#endif
+
+namespace tessera::cuda {
+
+inline constexpr int32_t kFmhaTileKeys = 64;
+inline constexpr int32_t kFmhaSmallestSplit = 128;  // keys
+inline constexpr int32_t kFmhaMaxSplits = 32;       // one lane of a warp a split, when they are combined
+
+struct FmhaSplits {
+  int32_t begin;  // first key that any query token sees, rounded down to a tile
+  int32_t end;    // the sequence's length
+  int32_t size;   // keys of a split, a multiple of the tile
+  int32_t count;  // 1 to kFmhaMaxSplits
+};
+
+// About 16 splits up to 8192 keys and 32 beyond: enough that one sequence fills the device, few enough that
+// writing and reading the partial results stays under 2% of the keys' and values' traffic.
+TESSERA_HOST_DEVICE inline FmhaSplits MakeFmhaSplits(int32_t length, int32_t q_len, int32_t sliding_window) {
+  FmhaSplits splits;
+  int32_t first = sliding_window > 0 ? length - q_len + 1 - sliding_window : 0;
+  if (first < 0) first = 0;
+  splits.begin = first / kFmhaTileKeys * kFmhaTileKeys;
+  splits.end = length;
+  const int32_t span = length - splits.begin;
+  const int32_t target = span <= 8192 ? 16 : kFmhaMaxSplits;
+  splits.size = kFmhaSmallestSplit;
+  while (splits.size * target < span) splits.size *= 2;
+  splits.count = (span + splits.size - 1) / splits.size;
+  return splits;
+}
+
+}  // namespace tessera::cuda
+
+#endif  // TESSERA_KERNELS_CUDA_FMHA_FMHA_DECODE_SPLIT_H_

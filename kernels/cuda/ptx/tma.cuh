@@ -1,0 +1,32 @@
+// The bulk tensor copy engine (PTX ISA, "cp.async.bulk.tensor").
+#ifndef TESSERA_KERNELS_CUDA_PTX_TMA_CUH_
+#define TESSERA_KERNELS_CUDA_PTX_TMA_CUH_
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/ptx/mbarrier.cuh"
+
+namespace tessera::cuda::ptx {
+
+// L2 eviction policy for data that is read once, as createpolicy.fractional.L2::evict_first encodes it.
+inline constexpr uint64_t kEvictFirst = 0x12F0000000000000ull;
+
+__device__ __forceinline__ void PrefetchTensorMap(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+// Copies the box at (column, row) of a two-dimensional tensor to shared memory; its bytes complete on `barrier`.
+__device__ __forceinline__ void CpAsyncBulkTensor2d(void* shared, const CUtensorMap* map, int32_t column, int32_t row,
+                                                    uint64_t* barrier, uint64_t cache_policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(SharedAddress(shared)),
+      "l"(map), "r"(column), "r"(row), "r"(SharedAddress(barrier)), "l"(cache_policy)
+      : "memory");
+}
+
+}  // namespace tessera::cuda::ptx
+
+#endif  // TESSERA_KERNELS_CUDA_PTX_TMA_CUH_

@@ -1,0 +1,248 @@
+#include "kernels/cuda/fmha/fmha_decode.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/unit/kernels/cuda/gpu.h"
+
+namespace tessera::cuda {
+namespace {
+
+struct Shape {
+  int32_t query_heads, kv_heads, head_dim, block_size;
+  std::vector<int32_t> lengths;
+  int32_t q_len = 1;
+  int32_t window = 0;
+  bool sinks = false;
+};
+
+std::ostream& operator<<(std::ostream& out, const Shape& s) {
+  return out << s.query_heads << "/" << s.kv_heads << " d" << s.head_dim << " block " << s.block_size << " q " << s.q_len
+             << " window " << s.window << " sinks " << s.sinks << " sequences " << s.lengths.size() << " first "
+             << s.lengths[0];
+}
+
+// A problem on the host: random queries, keys and values in scattered blocks; every cache slot that belongs to no
+// sequence is NaN.
+struct Problem {
+  Shape shape;
+  int32_t num_blocks = 0, stride = 0;
+  std::vector<uint16_t> q, k, v;
+  std::vector<int32_t> table;
+  std::vector<float> sinks;
+
+  explicit Problem(const Shape& s, uint32_t seed = 1) : shape(s) {
+    std::mt19937 rng(seed);
+    std::normal_distribution<float> normal;
+    const int32_t n = static_cast<int32_t>(s.lengths.size());
+    for (int32_t length : s.lengths) {
+      stride = std::max(stride, (length + s.block_size - 1) / s.block_size);
+      num_blocks += (length + s.block_size - 1) / s.block_size;
+    }
+    num_blocks += 3;
+    std::vector<int32_t> order(num_blocks);
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), rng);
+    const size_t block_elements = size_t(s.kv_heads) * s.block_size * s.head_dim;
+    k.assign(num_blocks * block_elements, 0x7FC0);
+    v.assign(num_blocks * block_elements, 0x7FC0);
+    table.assign(size_t(n) * stride, num_blocks - 1);
+    int32_t next = 0;
+    for (int32_t i = 0; i < n; ++i) {
+      for (int32_t key = 0; key < s.lengths[i]; ++key) {
+        if (key % s.block_size == 0) table[size_t(i) * stride + key / s.block_size] = order[next++];
+        for (int32_t h = 0; h < s.kv_heads; ++h) {
+          for (int32_t d = 0; d < s.head_dim; ++d) {
+            k[Slot(i, key, h) + d] = ToBf16(normal(rng));
+            v[Slot(i, key, h) + d] = ToBf16(normal(rng));
+          }
+        }
+      }
+    }
+    q.resize(size_t(n) * s.q_len * s.query_heads * s.head_dim);
+    for (auto& x : q) x = ToBf16(normal(rng));
+    sinks.resize(s.query_heads);
+    for (auto& x : sinks) x = normal(rng) * 2;
+  }
+
+  size_t Slot(int32_t sequence, int32_t key, int32_t head) const {
+    const int32_t block = table[size_t(sequence) * stride + key / shape.block_size];
+    return ((size_t(block) * shape.kv_heads + head) * shape.block_size + key % shape.block_size) * shape.head_dim;
+  }
+
+  // One query row in double precision.
+  std::vector<double> Reference(int32_t sequence, int32_t token, int32_t head) const {
+    const int32_t length = shape.lengths[sequence];
+    const int32_t position = length - shape.q_len + token;
+    const int32_t first = shape.window > 0 ? std::max(0, position - shape.window + 1) : 0;
+    const int32_t kv_head = head / (shape.query_heads / shape.kv_heads);
+    const size_t q_at = ((size_t(sequence) * shape.q_len + token) * shape.query_heads + head) * shape.head_dim;
+    std::vector<double> scores;
+    double maximum = shape.sinks ? sinks[head] : -std::numeric_limits<double>::infinity();
+    for (int32_t key = first; key <= position; ++key) {
+      double score = 0;
+      for (int32_t d = 0; d < shape.head_dim; ++d) {
+        score += double(FromBf16(q[q_at + d])) * FromBf16(k[Slot(sequence, key, kv_head) + d]);
+      }
+      scores.push_back(score / std::sqrt(double(shape.head_dim)));
+      maximum = std::max(maximum, scores.back());
+    }
+    double sum = shape.sinks ? std::exp(sinks[head] - maximum) : 0;
+    std::vector<double> out(shape.head_dim);
+    for (int32_t key = first; key <= position; ++key) {
+      const double weight = std::exp(scores[key - first] - maximum);
+      sum += weight;
+      for (int32_t d = 0; d < shape.head_dim; ++d) out[d] += weight * FromBf16(v[Slot(sequence, key, kv_head) + d]);
+    }
+    for (double& x : out) x /= sum;
+    return out;
+  }
+};
+
+// Runs the sequences `which` of a problem as one batch.
+std::vector<uint16_t> RunDecode(const Problem& problem, const std::vector<int32_t>& which) {
+  const Shape& s = problem.shape;
+  const size_t row = size_t(s.q_len) * s.query_heads * s.head_dim;
+  std::vector<uint16_t> q;
+  std::vector<int32_t> table, lengths;
+  for (int32_t i : which) {
+    q.insert(q.end(), problem.q.begin() + i * row, problem.q.begin() + (i + 1) * row);
+    table.insert(table.end(), problem.table.begin() + size_t(i) * problem.stride,
+                 problem.table.begin() + size_t(i + 1) * problem.stride);
+    lengths.push_back(s.lengths[i]);
+  }
+  DeviceBuffer<uint16_t> d_q(q), d_k(problem.k), d_v(problem.v), d_out(q.size());
+  DeviceBuffer<int32_t> d_table(table), d_lengths(lengths);
+  DeviceBuffer<float> d_sinks(problem.sinks);
+  DeviceBuffer<uint8_t> workspace(
+      FmhaDecodeWorkspaceBytes(which.size(), s.q_len, s.query_heads, s.kv_heads, s.head_dim));
+  // Poisoned but for the arrival counters.
+  EXPECT_EQ(cudaMemset(workspace.get(), 0, 512 * s.kv_heads * 4), cudaSuccess);
+  FmhaDecodeParams p;
+  p.q = d_q.get();
+  p.out = d_out.get();
+  p.k_cache = d_k.get();
+  p.v_cache = d_v.get();
+  p.block_table = d_table.get();
+  p.lengths = d_lengths.get();
+  p.sinks = s.sinks ? d_sinks.get() : nullptr;
+  p.num_sequences = which.size();
+  p.q_len = s.q_len;
+  p.num_query_heads = s.query_heads;
+  p.num_kv_heads = s.kv_heads;
+  p.head_dim = s.head_dim;
+  p.num_blocks = problem.num_blocks;
+  p.block_size = s.block_size;
+  p.block_table_stride = problem.stride;
+  p.sliding_window = s.window;
+  p.softmax_scale = 1.0f / std::sqrt(float(s.head_dim));
+  p.workspace = workspace.get();
+  std::vector<uint16_t> first;
+  for (int round = 0; round < 2; ++round) {  // the second round finds the workspace as the first left it
+    const char* error = FmhaDecode(p, nullptr);
+    EXPECT_EQ(error, nullptr) << error;
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    if (round == 0) {
+      first = d_out.Read();
+      EXPECT_EQ(cudaMemset(d_out.get(), 0xFF, q.size() * 2), cudaSuccess);
+    } else {
+      EXPECT_EQ(first, d_out.Read()) << "two runs differ";
+    }
+  }
+  return first;
+}
+
+std::vector<int32_t> All(const Problem& problem) {
+  std::vector<int32_t> all(problem.shape.lengths.size());
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+class FmhaDecodeShapes : public testing::TestWithParam<Shape> {};
+
+TEST_P(FmhaDecodeShapes, EqualsDoublePrecision) {
+  TESSERA_REQUIRE_HOPPER();
+  const Problem problem(GetParam());
+  const Shape& s = problem.shape;
+  const std::vector<uint16_t> out = RunDecode(problem, All(problem));
+  double worst = 0, error2 = 0, norm2 = 0;
+  std::mt19937 rng(7);
+  for (int32_t i = 0; i < static_cast<int32_t>(s.lengths.size()); ++i) {
+    for (int32_t token = 0; token < s.q_len; ++token) {
+      for (int32_t head = 0; head < s.query_heads; ++head) {
+        if (s.lengths[i] > 4096 && rng() % 4 != 0) continue;  // the reference is slow
+        const std::vector<double> want = problem.Reference(i, token, head);
+        const size_t at = ((size_t(i) * s.q_len + token) * s.query_heads + head) * s.head_dim;
+        for (int32_t d = 0; d < s.head_dim; ++d) {
+          const double got = FromBf16(out[at + d]);
+          ASSERT_TRUE(std::isfinite(got)) << "sequence " << i << " token " << token << " head " << head << " d " << d;
+          worst = std::max(worst, std::abs(got - want[d]));
+          error2 += (got - want[d]) * (got - want[d]);
+          norm2 += want[d] * want[d];
+        }
+      }
+    }
+  }
+  // The weights and the result are rounded to bf16: 2^-9 relative each.
+  EXPECT_LT(std::sqrt(error2 / norm2), 4e-3);
+  EXPECT_LT(worst, 3e-2);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, FmhaDecodeShapes,
+    testing::Values(Shape{8, 1, 128, 64, {1}}, Shape{8, 1, 128, 64, {64, 65, 63, 1, 128}},
+                    Shape{64, 8, 128, 64, {1000, 17, 4097, 2, 640}}, Shape{32, 4, 128, 16, {333, 16, 15, 1025, 2048}},
+                    Shape{32, 4, 128, 32, {9000}}, Shape{16, 8, 128, 128, {500, 129, 1}}, Shape{4, 4, 128, 256, {700, 256}},
+                    Shape{64, 8, 64, 64, {1, 100, 5000}}, Shape{64, 4, 64, 16, {777, 31}},
+                    Shape{32, 1, 128, 64, {300, 65}}, Shape{16, 2, 256, 64, {900, 3}}, Shape{16, 1, 256, 16, {70, 2000}},
+                    Shape{32, 4, 128, 64, {130, 4, 999}, 2}, Shape{32, 4, 128, 16, {130, 4, 3000}, 4},
+                    Shape{32, 8, 128, 64, {500, 2000, 64}, 1, 128}, Shape{64, 8, 64, 16, {500, 2000, 129}, 1, 128, true},
+                    Shape{32, 4, 128, 64, {500, 70}, 3, 100, true}, Shape{64, 8, 64, 64, {1, 900}, 1, 0, true},
+                    Shape{32, 4, 128, 64, {20000, 70, 33000}}));
+
+TEST(FmhaDecode, DoesNotDependOnTheBatch) {
+  TESSERA_REQUIRE_HOPPER();
+  Shape shape{32, 4, 128, 16, {}};
+  std::mt19937 rng(3);
+  for (int i = 0; i < 256; ++i) shape.lengths.push_back(1 + rng() % 1500);
+  const Problem problem(shape);
+  const std::vector<uint16_t> batch = RunDecode(problem, All(problem));
+  const size_t row = size_t(shape.query_heads) * shape.head_dim;
+  for (int32_t i : {0, 1, 77, 128, 255}) {
+    const std::vector<uint16_t> alone = RunDecode(problem, {i});
+    EXPECT_TRUE(std::equal(alone.begin(), alone.end(), batch.begin() + i * row)) << "sequence " << i;
+  }
+}
+
+TEST(FmhaDecode, RefusesShapesItCannotTake) {
+  FmhaDecodeParams p;
+  EXPECT_NE(FmhaDecode(p, nullptr), nullptr);
+  int dummy;
+  p.q = p.k_cache = p.v_cache = &dummy;
+  p.out = p.workspace = &dummy;
+  p.block_table = p.lengths = &dummy;
+  p.num_sequences = 1;
+  p.num_query_heads = 8;
+  p.num_kv_heads = 3;
+  p.num_blocks = p.block_table_stride = 1;
+  p.block_size = 64;
+  p.head_dim = 128;
+  EXPECT_NE(std::string(FmhaDecode(p, nullptr)).find("num_query_heads"), std::string::npos);
+  p.num_kv_heads = 8;
+  p.head_dim = 96;
+  EXPECT_NE(std::string(FmhaDecode(p, nullptr)).find("head_dim"), std::string::npos);
+  p.head_dim = 128;
+  p.block_size = 48;
+  EXPECT_NE(std::string(FmhaDecode(p, nullptr)).find("block_size"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tessera::cuda

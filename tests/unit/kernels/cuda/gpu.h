@@ -1,0 +1,68 @@
+// What GPU tests share: device buffers and the plain skip where there is no Hopper GPU.
+#ifndef TESSERA_TESTS_UNIT_KERNELS_CUDA_GPU_H_
+#define TESSERA_TESTS_UNIT_KERNELS_CUDA_GPU_H_
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace tessera::cuda {
+
+inline bool HasHopper() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) return false;
+  int major = 0;
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
+  return major == 9;
+}
+
+#define TESSERA_REQUIRE_HOPPER() \
+  if (!::tessera::cuda::HasHopper()) GTEST_SKIP() << "no GPU of compute capability 9.x on this machine"
+
+// Device memory of one test, every byte 0xFF (a NaN in any float format) until written.
+template <class T>
+class DeviceBuffer {
+ public:
+  explicit DeviceBuffer(size_t count) : count_(count) {
+    EXPECT_EQ(cudaMalloc(reinterpret_cast<void**>(&data_), count * sizeof(T)), cudaSuccess);
+    EXPECT_EQ(cudaMemset(data_, 0xFF, count * sizeof(T)), cudaSuccess);
+  }
+  explicit DeviceBuffer(const std::vector<T>& host) : DeviceBuffer(host.size()) {
+    EXPECT_EQ(cudaMemcpy(data_, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice), cudaSuccess);
+  }
+  ~DeviceBuffer() { cudaFree(data_); }
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
+
+  T* get() const { return data_; }
+  void Zero() { EXPECT_EQ(cudaMemset(data_, 0, count_ * sizeof(T)), cudaSuccess); }
+  std::vector<T> Read() const {
+    std::vector<T> host(count_);
+    EXPECT_EQ(cudaMemcpy(host.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost), cudaSuccess);
+    return host;
+  }
+
+ private:
+  size_t count_;
+  T* data_ = nullptr;
+};
+
+inline uint16_t ToBf16(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  return static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+}
+
+inline float FromBf16(uint16_t x) {
+  const uint32_t bits = uint32_t{x} << 16;
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+
+}  // namespace tessera::cuda
+
+#endif  // TESSERA_TESTS_UNIT_KERNELS_CUDA_GPU_H_
