@@ -18,7 +18,7 @@ RequestStream::RequestStream(std::string request_id, std::function<void()> on_re
 
 bool RequestStream::Take(std::vector<RequestEvent>* events) {
   events->clear();
-  absl::MutexLock lock(&mu_);
+  std::lock_guard<std::mutex> lock(mu_);
   events->swap(events_);  // both vectors keep their capacity in use
   backlog_ = Backlog{};
   return !closed_;
@@ -29,7 +29,7 @@ void RequestStream::Cancel() {
 }
 
 RequestStream::Backlog RequestStream::backlog() const {
-  absl::MutexLock lock(&mu_);
+  std::lock_guard<std::mutex> lock(mu_);
   return backlog_;
 }
 
@@ -50,7 +50,7 @@ RequestStream::Backlog RequestStream::Push(RequestEvent event, absl::Time now) {
   Backlog backlog;
   bool wake = false;
   {
-    absl::MutexLock lock(&mu_);
+    std::lock_guard<std::mutex> lock(mu_);
     if (closed_) return backlog_;
     wake = events_.empty();
     auto* delta = std::get_if<OutputDelta>(&event);
@@ -68,7 +68,7 @@ RequestStream::Backlog RequestStream::Push(RequestEvent event, absl::Time now) {
 void RequestStream::PushLast(RequestEvent event) {
   bool wake = false;
   {
-    absl::MutexLock lock(&mu_);
+    std::lock_guard<std::mutex> lock(mu_);
     if (closed_) return;
     wake = events_.empty();
     events_.push_back(std::move(event));
@@ -80,7 +80,7 @@ void RequestStream::PushLast(RequestEvent event) {
 void RequestStream::Close() {
   bool wake = false;
   {
-    absl::MutexLock lock(&mu_);
+    std::lock_guard<std::mutex> lock(mu_);
     if (closed_) return;
     closed_ = true;
     wake = events_.empty();

@@ -4,11 +4,10 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "server/engine/request.h"
@@ -56,17 +55,17 @@ class RequestStream {
   void Close();
 
  private:
-  // Appends to the last delta of this output if only deltas of other outputs came after it.
-  bool Merge(OutputDelta* delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Appends to the output's delta that still waits, if there is one. Holds mu_.
+  bool Merge(OutputDelta* delta);
 
   const std::string request_id_;
   const std::function<void()> on_ready_;
   const std::function<void()> on_cancel_;
   std::atomic<bool> cancelled_{false};
-  mutable absl::Mutex mu_;
-  std::vector<RequestEvent> events_ ABSL_GUARDED_BY(mu_);
-  Backlog backlog_ ABSL_GUARDED_BY(mu_);
-  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  mutable std::mutex mu_;  // guards what follows
+  std::vector<RequestEvent> events_;
+  Backlog backlog_;
+  bool closed_ = false;
 };
 
 }  // namespace tessera

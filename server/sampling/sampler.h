@@ -2,6 +2,7 @@
 #define TESSERA_SERVER_SAMPLING_SAMPLER_H_
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -75,6 +76,8 @@ class PromptScorer {
 
   // One entry a prompt token; the first has token.rank 0 and no values.
   const std::vector<PositionLogprobs>& result() const { return result_; }
+  // The same, moved out; the scorer is done with.
+  std::vector<PositionLogprobs> Release() { return std::move(result_); }
 
  private:
   absl::Span<const int32_t> prompt_;

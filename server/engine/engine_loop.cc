@@ -1,0 +1,329 @@
+#include "server/engine/engine_loop.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "server/engine/engine.h"
+#include "server/sampling/logits.h"
+#include "spdlog/spdlog.h"
+
+namespace tessera {
+
+EngineLoop::EngineLoop(const EngineConfig& config, Seams seams)
+    : config_(config), seams_(std::move(seams)), scheduler_(config.scheduler) {
+  seams_.board->SetStats(scheduler_.Stats());
+}
+
+void EngineLoop::Run() {
+  Inbox::Contents contents;
+  for (;;) {
+    now_ = seams_.clock();
+    seams_.heartbeat->BeginRound(now_);
+    seams_.inbox->Take(&contents);
+    TakeUp(&contents);
+    if (contents.stop) break;
+    if (!Step() && slow_readers_.empty()) Sleep();
+  }
+  EndAllRequests(FinishReason::kAbort, absl::UnavailableError("the server is shutting down"));
+  Deliver(nullptr);
+  seams_.heartbeat->Stop();
+}
+
+void EngineLoop::TakeUp(Inbox::Contents* contents) {
+  for (std::unique_ptr<ActiveRequest>& request : contents->submitted) Admit(std::move(request));
+  const auto end = [this](uint64_t serial, const absl::Status& why) {
+    const auto it = requests_.find(serial);
+    if (it != requests_.end()) EndRequest(it->second.get(), FinishReason::kAbort, why);
+  };
+  for (const Inbox::EndOrder& order : contents->ends) end(order.serial, order.why);
+  for (uint64_t serial : slow_readers_) {
+    if (!requests_.contains(serial)) continue;  // ended in the step in which it fell behind
+    seams_.metrics->OnSlowReaderAbort();
+    end(serial, absl::AbortedError("the reader did not take what was generated"));
+  }
+  slow_readers_.clear();
+  Deliver(nullptr);
+}
+
+void EngineLoop::Admit(std::unique_ptr<ActiveRequest> owned) {
+  ActiveRequest* request = owned.get();
+  requests_.emplace(request->serial, std::move(owned));
+  for (ActiveSequence& sequence : request->sequences) sequences_.emplace(sequence.id, &sequence);
+  if (!failure_.ok()) {  // it was on its way when the device failed
+    EndRequest(request, FinishReason::kError, failure_);
+    return;
+  }
+  for (ActiveSequence& sequence : request->sequences) {
+    const absl::Status added = scheduler_.Add(std::move(sequence.spec));
+    if (!added.ok()) EndSequence(&sequence, FinishReason::kError, added);
+  }
+}
+
+void EngineLoop::Sleep() {
+  absl::Time wake = absl::InfiniteFuture();
+  if (!scheduler_.Idle()) wake = absl::Now() + (scheduler_.NextDeadline() - seams_.clock());
+  seams_.heartbeat->Sleep();
+  seams_.inbox->Wait(wake);
+}
+
+bool EngineLoop::Step() {
+  if (scheduler_.Idle()) return false;
+  StepRecord record;
+  const absl::Time start = seams_.clock();
+  now_ = start;
+  const StepPlan& plan = scheduler_.Plan(start);
+  NotePlan(plan, &record);
+  if (plan.rows.empty()) {
+    const bool expired = !plan.expired.empty();
+    scheduler_.Commit({});
+    Deliver(nullptr);
+    return expired;
+  }
+  BuildRows(plan, &record);
+  seams_.board->SetStats(scheduler_.Stats());
+  const absl::Time planned = seams_.clock();
+  record.plan = planned - start;
+
+  const absl::Status ran = RunBackend();
+  now_ = seams_.clock();
+  record.run = now_ - planned;
+
+  outcomes_.clear();
+  inter_token_seconds_.clear();
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    if (ran.ok()) {
+      outcomes_.push_back(TakeRow(plan.rows[i], row_sequences_[i], &results_[i], &record));
+    } else {
+      outcomes_.push_back({.id = plan.rows[i].id, .finished = true});
+    }
+  }
+  scheduler_.Commit(outcomes_);
+  if (!ran.ok()) Fail(ran);
+  if (!inter_token_seconds_.empty()) seams_.metrics->OnInterTokenLatencies(inter_token_seconds_);
+  seams_.board->generated_tokens.Add(now_, record.generated_tokens);
+  seams_.board->prompt_tokens.Add(now_, record.prefill_tokens);
+  Deliver(&record);
+  return true;
+}
+
+void EngineLoop::NotePlan(const StepPlan& plan, StepRecord* record) {
+  for (const Admission& admission : plan.admitted) {
+    record->cache_looked_up_tokens += admission.looked_up_tokens;
+    record->cache_hit_tokens += admission.cached_tokens;
+    if (admission.resumed) continue;
+    ActiveSequence* sequence = sequences_.at(admission.id);
+    LeaveQueue(sequence);
+    sequence->request->progress.OnStep(now_);
+    if (sequence->index == 0) sequence->request->progress.cached_tokens = admission.cached_tokens;
+  }
+  if (record->cache_looked_up_tokens > 0) {
+    seams_.board->OnPrefixLookup(record->cache_looked_up_tokens, record->cache_hit_tokens);
+  }
+  record->preemptions = static_cast<int32_t>(plan.preempted.size());
+  for (SequenceId id : plan.preempted) ++sequences_.at(id)->request->progress.preemptions;
+  for (SequenceId id : plan.expired) {
+    ActiveSequence* sequence = sequences_.at(id);
+    FlushText(sequence);
+    EndSequence(sequence, FinishReason::kDeadline, absl::OkStatus());
+  }
+}
+
+void EngineLoop::BuildRows(const StepPlan& plan, StepRecord* record) {
+  rows_.clear();
+  row_sequences_.clear();
+  for (const PlannedRow& planned : plan.rows) {
+    ActiveSequence* sequence = sequences_.at(planned.id);
+    BatchRow& row = rows_.emplace_back();
+    row.tokens = planned.tokens;
+    row.start = planned.start;
+    row.block_table = planned.block_table;
+    if (planned.samples && sequence->sampler.has_value()) row.sampler = &*sequence->sampler;
+    if (sequence->prompt_scorer.has_value()) row.prompt_scorer = &*sequence->prompt_scorer;
+    if (sequence->pooler.has_value()) row.pooler = &*sequence->pooler;
+    row_sequences_.push_back(sequence);
+    (planned.prefill ? record->prefill_tokens : record->decode_tokens) += static_cast<int32_t>(row.tokens.size());
+  }
+  record->rows = static_cast<int32_t>(rows_.size());
+}
+
+absl::Status EngineLoop::RunBackend() {
+  absl::Status status;
+  try {
+    status = seams_.backend->Run(rows_, &results_);
+  } catch (const std::exception& error) {
+    status = absl::InternalError(absl::StrCat("the backend threw: ", error.what()));
+  }
+  if (status.ok() && results_.size() != rows_.size()) {
+    status = absl::InternalError(
+        absl::StrCat("the backend gave ", results_.size(), " results for ", rows_.size(), " rows"));
+  }
+  return status;
+}
+
+RowOutcome EngineLoop::TakeRow(const PlannedRow& row, ActiveSequence* sequence, RowResult* result,
+                               StepRecord* record) {
+  RowOutcome outcome;
+  outcome.id = row.id;
+  if (result->status.ok() && row.samples && sequence->sampler.has_value() && result->sampled.token < 0) {
+    result->status = absl::InternalError("the backend drew no token");
+  }
+  if (!result->status.ok()) {
+    if (IsInvalidLogits(result->status)) seams_.metrics->OnInvalidLogits();
+    FlushText(sequence);
+    EndSequence(sequence, FinishReason::kError, std::move(result->status));
+    outcome.finished = true;
+    return outcome;
+  }
+  outcome.computed = true;
+  if (sequence->pooler.has_value()) {
+    outcome.finished = TakeEmbedding(row, sequence);
+  } else if (row.samples) {
+    outcome.token = result->sampled.token;
+    outcome.finished = TakeToken(sequence, std::move(result->sampled), record);
+  }
+  return outcome;
+}
+
+bool EngineLoop::TakeToken(ActiveSequence* sequence, SampledToken sampled, StepRecord* record) {
+  ActiveRequest* request = sequence->request;
+  ++record->generated_tokens;
+  if (request->progress.OnToken(now_)) seams_.metrics->OnFirstToken(request->progress.TimeToFirstToken());
+  if (sequence->output->num_tokens() > 0) {
+    inter_token_seconds_.push_back(std::max(0.0, absl::ToDoubleSeconds(now_ - sequence->last_token)));
+  }
+  sequence->last_token = now_;
+  sequence->sampler->Accept(sampled.token);
+
+  OutputDelta delta;
+  delta.index = sequence->index;
+  delta.token_ids.push_back(sampled.token);
+  if (sampled.logprobs.token.token >= 0) delta.logprobs.push_back(std::move(sampled.logprobs));
+  if (sequence->prompt_scorer.has_value()) {
+    delta.prompt_logprobs = sequence->prompt_scorer->Release();
+    sequence->prompt_scorer.reset();
+  }
+  const std::optional<FinishReason> reason = sequence->output->Append(sampled.token, &delta.text);
+  outgoing_.push_back({request, std::move(delta)});
+  if (!reason.has_value()) return false;
+  EndSequence(sequence, *reason, absl::OkStatus());
+  return true;
+}
+
+bool EngineLoop::TakeEmbedding(const PlannedRow& row, ActiveSequence* sequence) {
+  if (sequence->pooler->complete()) {
+    sequence->request->progress.OnEmbedded(now_);
+    EndSequence(sequence, FinishReason::kStop, absl::OkStatus(),
+                sequence->pooler->Result(sequence->request->normalize));
+    return true;
+  }
+  if (row.start + static_cast<int64_t>(row.tokens.size()) < sequence->prompt_tokens) return false;
+  EndSequence(sequence, FinishReason::kError, absl::InternalError("the backend left out hidden states"));
+  return true;
+}
+
+void EngineLoop::Fail(const absl::Status& status) {
+  spdlog::error("The device failed; every request ends and new ones are refused: {}", status.ToString());
+  failure_ = status;
+  seams_.heartbeat->Stop();
+  seams_.inbox->Refuse(absl::UnavailableError(absl::StrCat("the device failed: ", status.message())));
+  EndAllRequests(FinishReason::kError, status);
+}
+
+void EngineLoop::EndSequence(ActiveSequence* sequence, FinishReason reason, absl::Status error,
+                             std::vector<float> embedding) {
+  ActiveRequest* request = sequence->request;
+  LeaveQueue(sequence);
+  sequence->ended = true;
+  sequences_.erase(sequence->id);
+  request->progress.OnFinish(reason);
+  const bool last = --request->live_sequences == 0;
+  std::vector<Outgoing>* const out = last ? &last_events_ : &outgoing_;
+
+  if (request->kind == RequestRecord::Kind::kEmbed) {
+    EmbeddingResult result;
+    result.index = sequence->index;
+    result.status = std::move(error);
+    result.values = std::move(embedding);
+    result.num_tokens = sequence->prompt_tokens;
+    out->push_back({request, std::move(result)});
+    return;
+  }
+  OutputFinished finished;
+  finished.index = sequence->index;
+  finished.reason = reason;
+  if (reason == FinishReason::kStop) finished.stopped_by = sequence->output->stopped_by();
+  finished.error = std::move(error);
+  if (last) {
+    finished.usage = request->progress.Usage();
+    finished.timings = request->progress.Timings(now_);
+  }
+  out->push_back({request, std::move(finished)});
+}
+
+void EngineLoop::EndRequest(ActiveRequest* request, FinishReason reason, const absl::Status& error) {
+  for (ActiveSequence& sequence : request->sequences) {
+    if (sequence.ended) continue;
+    scheduler_.Remove(sequence.id);
+    FlushText(&sequence);
+    EndSequence(&sequence, reason, error);
+  }
+}
+
+void EngineLoop::EndAllRequests(FinishReason reason, const absl::Status& error) {
+  for (auto& [serial, request] : requests_) EndRequest(request.get(), reason, error);
+}
+
+void EngineLoop::FlushText(ActiveSequence* sequence) {
+  if (!sequence->output.has_value()) return;
+  OutputDelta delta;
+  delta.index = sequence->index;
+  sequence->output->Flush(&delta.text);
+  if (!delta.text.empty()) outgoing_.push_back({sequence->request, std::move(delta)});
+}
+
+void EngineLoop::LeaveQueue(ActiveSequence* sequence) {
+  if (sequence->started) return;
+  sequence->started = true;
+  ++left_queue_sequences_;
+  left_queue_tokens_ += sequence->prompt_tokens;
+}
+
+void EngineLoop::Deliver(StepRecord* step) {
+  if (left_queue_sequences_ > 0) {
+    seams_.inbox->LeaveQueue(left_queue_sequences_, left_queue_tokens_);
+    left_queue_sequences_ = 0;
+    left_queue_tokens_ = 0;
+  }
+  seams_.board->SetStats(scheduler_.Stats());
+  for (Outgoing& outgoing : outgoing_) PushDelta(&outgoing);
+  outgoing_.clear();
+
+  if (step != nullptr) {
+    step->publish = seams_.clock() - now_;
+    seams_.metrics->OnStep(*step);
+  }
+  if (last_events_.empty()) return;
+  for (Outgoing& last : last_events_) {
+    seams_.metrics->OnRequestFinished(last.request->progress.Record(last.request->kind, now_));
+    seams_.inbox->ReleaseId(last.request->stream->request_id());
+    last.request->stream->PushLast(std::move(last.event));
+    requests_.erase(last.request->serial);
+  }
+  seams_.inbox->Delivered(static_cast<int32_t>(last_events_.size()));
+  last_events_.clear();
+}
+
+void EngineLoop::PushDelta(Outgoing* outgoing) {
+  ActiveRequest* request = outgoing->request;
+  const RequestStream::Backlog backlog = request->stream->Push(std::move(outgoing->event), now_);
+  const bool behind = backlog.tokens > config_.slow_reader_tokens || now_ - backlog.since > config_.slow_reader_timeout;
+  if (behind && !request->reader_too_slow) {
+    request->reader_too_slow = true;
+    slow_readers_.push_back(request->serial);
+  }
+}
+
+}  // namespace tessera
