@@ -1,0 +1,133 @@
+#include "server/rpc/generate_reactor.h"
+
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "server/rpc/convert.h"
+#include "server/rpc/status.h"
+#include "server/rpc/validation.h"
+
+namespace tessera {
+
+GenerateReactor* GenerateReactor::Start(RpcContext* rpc, grpc::CallbackServerContext* context,
+                                        const v1::GenerateRequest* request) {
+  auto reactor = std::make_shared<GenerateReactor>(rpc, context, request);
+  reactor->Begin(request->request_id());
+  return reactor.get();  // not yet deleted: OnDone comes only after it is returned
+}
+
+GenerateReactor::GenerateReactor(RpcContext* rpc, grpc::CallbackServerContext* context,
+                                 const v1::GenerateRequest* request)
+    : InferenceCall(rpc, context, "Generate"), request_(request), return_token_ids_(request->return_token_ids()) {}
+
+absl::Status GenerateReactor::Prepare() {
+  absl::StatusOr<GenerateSpec> spec = MakeGenerateSpec(*request_, request_id(), serving().model, arrival());
+  if (!spec.ok()) return spec.status();
+  v1::GenerateResponse first;
+  v1::Accepted* accepted = first.mutable_accepted();
+  accepted->set_request_id(spec->request_id);
+  accepted->set_model(serving().model.info.name());
+  accepted->set_prompt_tokens(static_cast<int32_t>(spec->prompt.size()));
+  accepted->set_seed(spec->sampling.seed);
+  if (request_->return_prompt_token_ids()) {
+    accepted->mutable_prompt_token_ids()->Add(spec->prompt.begin(), spec->prompt.end());
+  }
+  absl::Status status = Enter([this, &spec](std::function<void()> on_ready) {
+    return serving().engine->Generate(*std::move(spec), std::move(on_ready));
+  });
+  if (!status.ok()) return status;
+  absl::MutexLock lock(&mu_);
+  pending_.push_front(std::move(first));
+  accepted_ = true;
+  return absl::OkStatus();
+}
+
+void GenerateReactor::Finish(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mu_);
+    done_ = true;
+  }
+  ServerWriteReactor::Finish(FinishStatus(status, context()));
+}
+
+void GenerateReactor::OnEvents() { Continue(); }
+
+void GenerateReactor::OnWriteDone(bool ok) {
+  {
+    absl::MutexLock lock(&mu_);
+    writing_ = false;
+    if (!ok) broken_ = true;
+  }
+  if (!ok) Cancel();
+  Continue();
+}
+
+void GenerateReactor::Continue() {
+  enum class Next { kNothing, kWrite, kFinish } next = Next::kNothing;
+  absl::Status status;
+  std::string reasons;
+  RequestUsage usage;
+  {
+    absl::MutexLock lock(&mu_);
+    // Before Accepted is in place nothing may be taken; while a write is pending the engine's side gathers.
+    if (done_ || writing_ || !accepted_) return;
+    if (!broken_ && !cancelled() && pending_.empty() && !ended_) {
+      for (bool more = true; more;) {
+        std::vector<RequestEvent> events = TakeEvents(&ended_);
+        more = !ended_ && !events.empty();
+        for (RequestEvent& event : events) Append(std::move(event));
+      }
+    }
+    if (broken_ || cancelled()) {
+      done_ = true;
+      next = Next::kFinish;
+      status = absl::CancelledError("the caller cancelled");
+    } else if (!pending_.empty()) {
+      writing_ = true;
+      next = Next::kWrite;
+      current_ = std::move(pending_.front());
+      pending_.pop_front();
+    } else if (ended_) {
+      done_ = true;
+      next = Next::kFinish;
+    }
+    if (next == Next::kFinish) {
+      reasons = reasons_;
+      usage = usage_;
+    }
+  }
+  if (next == Next::kWrite) StartWrite(&current_);
+  if (next == Next::kFinish) {
+    LogFinished(reasons, usage, status);
+    ServerWriteReactor::Finish(ToGrpcStatus(status));
+  }
+}
+
+void GenerateReactor::Append(RequestEvent event) {
+  v1::GenerateResponse response;
+  if (OutputDelta* delta = std::get_if<OutputDelta>(&event)) {
+    v1::Delta* out = response.mutable_delta();
+    const Tokenizer* tokenizer = serving().model.tokenizer.get();
+    out->set_index(delta->index);
+    out->set_text(std::move(delta->text));
+    out->set_num_tokens(static_cast<int32_t>(delta->token_ids.size()));
+    if (return_token_ids_) out->mutable_token_ids()->Add(delta->token_ids.begin(), delta->token_ids.end());
+    ToProto(delta->logprobs, tokenizer, out->mutable_logprobs());
+    ToProto(delta->prompt_logprobs, tokenizer, out->mutable_prompt_logprobs());
+  } else if (OutputFinished* finished = std::get_if<OutputFinished>(&event)) {
+    v1::Finished* out = response.mutable_finished();
+    ToProto(*finished, out);
+    absl::StrAppend(&reasons_, reasons_.empty() ? "" : ",", FinishReasonName(finished->reason));
+    if (finished->usage) {
+      usage_ = *finished->usage;
+      ToProto(usage_, out->mutable_usage());
+    }
+    if (finished->timings) ToProto(*finished->timings, out->mutable_timings());
+  } else {
+    return;  // an embedding's result, which no generation has
+  }
+  pending_.push_back(std::move(response));
+}
+
+}  // namespace tessera
