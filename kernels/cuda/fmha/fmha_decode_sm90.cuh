@@ -121,7 +121,7 @@ __device__ __forceinline__ FmhaItem DecodeItem(const FmhaDecodeArgs& args, const
   }
   item.sequence = low;
   item.split = item.global_split - sequences[low].x;
-  item.splits = MakeFmhaSplits(sequences[low].y, args.p.q_len, args.p.sliding_window);
+  item.splits = MakeFmhaSplits(sequences[low].y, args.p.sliding_window);
   item.begin = item.splits.begin + item.split * item.splits.size;
   item.end = min(item.begin + item.splits.size, item.splits.end);
   return item;
@@ -134,7 +134,7 @@ __device__ __forceinline__ void ScanSplits(const FmhaDecodeArgs& args, int2* seq
     const int32_t sequence = base + lane;
     const bool exists = sequence < args.p.num_sequences;
     const int32_t length = exists ? args.p.lengths[sequence] : 0;
-    const int32_t count = exists ? MakeFmhaSplits(length, args.p.q_len, args.p.sliding_window).count : 0;
+    const int32_t count = exists ? MakeFmhaSplits(length, args.p.sliding_window).count : 0;
     int32_t sum = count;
     for (int32_t distance = 1; distance < 32; distance *= 2) {
       const int32_t other = __shfl_up_sync(~0u, sum, distance);
@@ -298,9 +298,10 @@ __device__ __forceinline__ void UpdateSoftmax(float scale_log2, FmhaWarpState<Tr
         grown = fmaxf(grown, __shfl_xor_sync(~0u, grown, 4));
         grown = fmaxf(grown, __shfl_xor_sync(~0u, grown, 8));
         grown = fmaxf(grown, __shfl_xor_sync(~0u, grown, 16));
-        grown = fmaxf(grown, state.maximum[tile][column]);
-        rescale[column] = grown == -INFINITY ? 0.0f : ptx::Exp2(state.maximum[tile][column] - grown);
-        state.maximum[tile][column] = grown;
+        // A row moves for its own scores alone: its result must not depend on the rows beside it.
+        const bool moves = grown > state.maximum[tile][column] + kFmhaMaximumSlack;
+        rescale[column] = moves ? ptx::Exp2(state.maximum[tile][column] - grown) : 1.0f;
+        if (moves) state.maximum[tile][column] = grown;
         state.sum[tile][column] *= rescale[column];
       }
 #pragma unroll

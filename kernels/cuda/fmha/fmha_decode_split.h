@@ -23,19 +23,25 @@ struct FmhaSplits {
   int32_t count;  // 1 to kFmhaMaxSplits
 };
 
-// About 16 splits up to 8192 keys and 32 beyond: enough that one sequence fills the device, few enough that
-// writing and reading the partial results stays under 2% of the keys' and values' traffic.
-TESSERA_HOST_DEVICE inline FmhaSplits MakeFmhaSplits(int32_t length, int32_t q_len, int32_t sliding_window) {
+// Query tokens in an aligned group of this many share their splits, so that a token's result does not depend on which
+// of them are computed together.
+inline constexpr int32_t kFmhaSplitGroup = 32;
+
+// About 16 splits up to 8192 keys and 32 beyond: enough that one sequence fills the device, few enough that writing
+// and reading the partial results stays under 2% of the keys' and values' traffic. `length` counts the keys up to and
+// including the last query token's own; the query tokens must lie in one aligned group.
+TESSERA_HOST_DEVICE inline FmhaSplits MakeFmhaSplits(int32_t length, int32_t sliding_window) {
+  const int32_t group_end = (length + kFmhaSplitGroup - 1) / kFmhaSplitGroup * kFmhaSplitGroup;
   FmhaSplits splits;
-  int32_t first = sliding_window > 0 ? length - q_len + 1 - sliding_window : 0;
+  int32_t first = sliding_window > 0 ? group_end - kFmhaSplitGroup + 1 - sliding_window : 0;
   if (first < 0) first = 0;
   splits.begin = first / kFmhaTileKeys * kFmhaTileKeys;
   splits.end = length;
-  const int32_t span = length - splits.begin;
+  const int32_t span = group_end - splits.begin;
   const int32_t target = span <= 8192 ? 16 : kFmhaMaxSplits;
   splits.size = kFmhaSmallestSplit;
   while (splits.size * target < span) splits.size *= 2;
-  splits.count = (span + splits.size - 1) / splits.size;
+  splits.count = (length - splits.begin + splits.size - 1) / splits.size;
   return splits;
 }
 

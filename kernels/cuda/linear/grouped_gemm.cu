@@ -1,0 +1,53 @@
+#include "kernels/cuda/linear/grouped_gemm.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/linear/grouped_gemm_launch.h"
+#include "kernels/cuda/linear/grouped_gemm_sm90.cuh"
+
+namespace tessera::cuda {
+namespace {
+
+const char* CheckShapes(const GroupedGemmParams& p) {
+  const PackedWeights& w = p.weights;
+  if (!w.data || !p.x || !p.out) return "grouped gemm: a required pointer is null";
+  if (w.k < kGroupK || w.k % kGroupK != 0) return "grouped gemm: k must be a positive multiple of 64";
+  if (w.n < kRowTile || w.n % kRowTile != 0) return "grouped gemm: the packed n must be a positive multiple of 16";
+  if (p.tile_slots != 8 && p.tile_slots != 16 && p.tile_slots != 32 && p.tile_slots != 64) {
+    return "grouped gemm: tile_slots must be 8, 16, 32 or 64";
+  }
+  const int32_t features = p.epilogue == GemmEpilogue::kSwiglu ? w.n / 2 : w.n;
+  if (p.out_features < 1 || p.out_features > features) return "grouped gemm: out_features exceeds the weights' rows";
+  if (p.num_slots < 1) return "grouped gemm: num_slots must be positive";
+  if (w.num_matrices > 1 && (!p.num_tiles || !p.tile_expert || !p.tile_slot_range || p.max_tiles < 1)) {
+    return "grouped gemm: several matrices need tiles";
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+int32_t ChooseTileSlots(int64_t slots, int32_t matrices) {
+  const int64_t each = (slots + matrices - 1) / matrices;
+  return each <= 8 ? 8 : each <= 16 ? 16 : each <= 32 ? 32 : 64;
+}
+
+const char* GroupedGemm(const GroupedGemmParams& params, cudaStream_t stream) {
+  if (const char* error = CheckShapes(params)) return error;
+  const PackedWeights& w = params.weights;
+  GemmGeometry g;
+  g.groups = w.k / kGroupK;
+  g.chunks = (g.groups + kChunkGroups - 1) / kChunkGroups;
+  g.tiles_per_cta = std::max(1, kGemmWarps / g.chunks);
+  g.row_tiles = w.n / kRowTile;
+  g.tile_bytes = PackedTileBytes(w.format, w.k);
+  g.matrix_bytes = PackedMatrixBytes(w.format, w.n, w.k);
+  const int32_t tiles =
+      params.num_tiles ? params.max_tiles : (params.num_slots + params.tile_slots - 1) / params.tile_slots;
+  const dim3 grid((g.row_tiles + g.tiles_per_cta - 1) / g.tiles_per_cta, tiles);
+  const auto launch = w.format == WeightFormat::kNvfp4 ? LaunchGroupedGemmNvfp4 : LaunchGroupedGemmBf16;
+  const cudaError_t status = launch(params, g, grid, stream);
+  return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
+}
+
+}  // namespace tessera::cuda

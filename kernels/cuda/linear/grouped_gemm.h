@@ -1,0 +1,49 @@
+#ifndef TESSERA_KERNELS_CUDA_LINEAR_GROUPED_GEMM_H_
+#define TESSERA_KERNELS_CUDA_LINEAR_GROUPED_GEMM_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/linear/packed_weights.h"
+
+namespace tessera::cuda {
+
+// What becomes of the sums.
+enum class GemmEpilogue {
+  kStore,   // out float [row][n] = sum
+  kAdd,     // out float [row][n] += sum: into the residual stream
+  kSwiglu,  // weights packed gate-up: out bf16 [row][n / 2] = silu(gate) * up
+};
+
+// y = x W^T over the rows of one matrix or of several (mixture of experts), bf16 activations, exact bf16 products, float
+// sums in an order that depends on k alone: the result of a row does not depend on the other rows.
+//
+// A "slot" is a row of the output: row `slot` of x, or row input_rows[slot] (an expert's tokens are gathered). For
+// several matrices the slots are sorted by expert, and `tiles` cuts them into pieces of one expert each.
+struct GroupedGemmParams {
+  PackedWeights weights;
+  const void* x = nullptr;              // bf16 [rows, k]
+  const int32_t* input_rows = nullptr;  // device [num_slots], or null: slot i reads row i
+  void* out = nullptr;
+  int32_t out_features = 0;  // features that exist (n without padding); for kSwiglu, of the result
+  GemmEpilogue epilogue = GemmEpilogue::kStore;
+
+  int32_t num_slots = 0;
+  int32_t tile_slots = 8;  // most slots of a tile: 8, 16, 32 or 64
+  // For several matrices: device arrays made by SortByExpert for the same tile_slots; else null.
+  const int32_t* tile_expert = nullptr;  // [max_tiles]
+  const int2* tile_slot_range = nullptr; // [max_tiles] first slot, end
+  const int32_t* num_tiles = nullptr;    // [1]
+  int32_t max_tiles = 0;                 // launch bound
+};
+
+// Checks the shapes and launches (sm_90). Returns what is wrong, or null. Can be captured in a graph.
+const char* GroupedGemm(const GroupedGemmParams& params, cudaStream_t stream);
+
+// The tile size that suits `slots` slots spread over `matrices` matrices. Any size gives the same bits.
+int32_t ChooseTileSlots(int64_t slots, int32_t matrices);
+
+}  // namespace tessera::cuda
+
+#endif  // TESSERA_KERNELS_CUDA_LINEAR_GROUPED_GEMM_H_

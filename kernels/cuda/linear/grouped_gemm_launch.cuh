@@ -1,0 +1,56 @@
+#ifndef TESSERA_KERNELS_CUDA_LINEAR_GROUPED_GEMM_LAUNCH_CUH_
+#define TESSERA_KERNELS_CUDA_LINEAR_GROUPED_GEMM_LAUNCH_CUH_
+
+#include <utility>
+
+#include "kernels/cuda/linear/grouped_gemm_launch.h"
+#include "kernels/cuda/linear/grouped_gemm_sm90.cuh"
+
+namespace tessera::cuda {
+
+template <WeightFormat kFormat, int kTokenTiles, GemmEpilogue kEpilogue>
+cudaError_t LaunchOne(const GroupedGemmParams& params, const GemmGeometry& geometry, dim3 grid, cudaStream_t stream) {
+  auto* kernel = GroupedGemmKernel<kFormat, kTokenTiles, kEpilogue>;
+  const int32_t shared = geometry.tiles_per_cta * geometry.chunks * PartialSums<kTokenTiles>::kFloats * 4;
+  constexpr int32_t kMostShared = 227 * 1024;
+  if (shared > kMostShared) return cudaErrorInvalidValue;
+  static const cudaError_t configured =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostShared);
+  if (configured != cudaSuccess) return configured;
+  kernel<<<grid, 32 * kGemmWarps, shared, stream>>>(params, geometry);
+  return cudaGetLastError();
+}
+
+template <WeightFormat kFormat, int kTokenTiles>
+cudaError_t LaunchTokenTiles(const GroupedGemmParams& params, const GemmGeometry& geometry, dim3 grid,
+                             cudaStream_t stream) {
+  switch (params.epilogue) {
+    case GemmEpilogue::kStore:
+      return LaunchOne<kFormat, kTokenTiles, GemmEpilogue::kStore>(params, geometry, grid, stream);
+    case GemmEpilogue::kAdd:
+      return LaunchOne<kFormat, kTokenTiles, GemmEpilogue::kAdd>(params, geometry, grid, stream);
+    case GemmEpilogue::kSwiglu:
+      return LaunchOne<kFormat, kTokenTiles, GemmEpilogue::kSwiglu>(params, geometry, grid, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+template <WeightFormat kFormat>
+cudaError_t LaunchGroupedGemm(const GroupedGemmParams& params, const GemmGeometry& geometry, dim3 grid,
+                              cudaStream_t stream) {
+  switch (params.tile_slots) {
+    case 8:
+      return LaunchTokenTiles<kFormat, 1>(params, geometry, grid, stream);
+    case 16:
+      return LaunchTokenTiles<kFormat, 2>(params, geometry, grid, stream);
+    case 32:
+      return LaunchTokenTiles<kFormat, 4>(params, geometry, grid, stream);
+    case 64:
+      return LaunchTokenTiles<kFormat, 8>(params, geometry, grid, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace tessera::cuda
+
+#endif  // TESSERA_KERNELS_CUDA_LINEAR_GROUPED_GEMM_LAUNCH_CUH_

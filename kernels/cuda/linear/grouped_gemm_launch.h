@@ -1,0 +1,20 @@
+#ifndef TESSERA_KERNELS_CUDA_LINEAR_GROUPED_GEMM_LAUNCH_H_
+#define TESSERA_KERNELS_CUDA_LINEAR_GROUPED_GEMM_LAUNCH_H_
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/linear/grouped_gemm.h"
+
+namespace tessera::cuda {
+
+struct GemmGeometry;
+
+// One instantiation file a weight format.
+cudaError_t LaunchGroupedGemmNvfp4(const GroupedGemmParams& params, const GemmGeometry& geometry, dim3 grid,
+                                   cudaStream_t stream);
+cudaError_t LaunchGroupedGemmBf16(const GroupedGemmParams& params, const GemmGeometry& geometry, dim3 grid,
+                                  cudaStream_t stream);
+
+}  // namespace tessera::cuda
+
+#endif  // TESSERA_KERNELS_CUDA_LINEAR_GROUPED_GEMM_LAUNCH_H_

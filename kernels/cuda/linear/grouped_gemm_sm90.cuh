@@ -1,0 +1,158 @@
+// Grouped GEMM for sm_90, weights as the A operand: the kernel.
+//
+// A CTA computes kRowTile * tiles_per_cta features for up to 8 kTokenTiles slots. Its units of work are (row tile,
+// chunk of k): a warp takes every eighth, streams the unit's weights straight into registers (each is used by this warp
+// alone, so shared memory would only cost a trip), and leaves its partial sums in shared memory. Then the chunks of each
+// row are added in order.
+#ifndef TESSERA_KERNELS_CUDA_LINEAR_GROUPED_GEMM_SM90_CUH_
+#define TESSERA_KERNELS_CUDA_LINEAR_GROUPED_GEMM_SM90_CUH_
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/linear/fragments.cuh"
+#include "kernels/cuda/linear/grouped_gemm.h"
+#include "kernels/cuda/ptx/mma.cuh"
+
+namespace tessera::cuda {
+
+inline constexpr int32_t kGemmWarps = 8;
+
+struct GemmGeometry {
+  int32_t groups, chunks;   // of k
+  int32_t tiles_per_cta;    // row tiles; a function of k alone
+  int32_t row_tiles;        // of a matrix
+  size_t tile_bytes, matrix_bytes;
+};
+
+// The activations of a lane: slot lane / 4 of each token tile, its 16 k of every group.
+template <int kTokenTiles>
+struct TokenRows {
+  const uint4* row[kTokenTiles];  // null: no such slot
+
+  __device__ __forceinline__ TokenRows(const GroupedGemmParams& p, int2 slots, int32_t lane) {
+#pragma unroll
+    for (int32_t tile = 0; tile < kTokenTiles; ++tile) {
+      const int32_t slot = slots.x + tile * 8 + lane / 4;
+      row[tile] = nullptr;
+      if (slot < slots.y) {
+        const int64_t source = p.input_rows ? p.input_rows[slot] : slot;
+        row[tile] = reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(p.x) + source * p.weights.k) +
+                    lane % 4 * 2;
+      }
+    }
+  }
+};
+
+template <WeightFormat kFormat, int kTokenTiles, int kGroup>
+__device__ __forceinline__ void MultiplyGroup(const Chunk<kFormat>& chunk, const TokenRows<kTokenTiles>& tokens,
+                                              int32_t first_group, float (&sums)[kTokenTiles][4]) {
+  const GroupFragments weights = chunk.template Decode<kGroup>();
+#pragma unroll
+  for (int32_t tile = 0; tile < kTokenTiles; ++tile) {
+    uint4 x0 = make_uint4(0, 0, 0, 0), x1 = x0;
+    if (tokens.row[tile] != nullptr) {
+      x0 = __ldg(tokens.row[tile] + (first_group + kGroup) * 8);
+      x1 = __ldg(tokens.row[tile] + (first_group + kGroup) * 8 + 1);
+    }
+    const uint32_t b[4][2] = {{x0.x, x0.y}, {x0.z, x0.w}, {x1.x, x1.y}, {x1.z, x1.w}};
+#pragma unroll
+    for (int32_t step = 0; step < 4; ++step) ptx::MmaM16N8K16(sums[tile], weights.a[step], b[step]);
+  }
+}
+
+// One unit: the chunk's groups in order.
+template <WeightFormat kFormat, int kTokenTiles>
+__device__ __forceinline__ void MultiplyChunk(const uint8_t* data, int32_t groups, int32_t first_group, int32_t lane,
+                                              const TokenRows<kTokenTiles>& tokens, float (&sums)[kTokenTiles][4]) {
+  Chunk<kFormat> chunk;
+  chunk.Load(data, groups, lane);
+#pragma unroll
+  for (int32_t tile = 0; tile < kTokenTiles; ++tile) {
+    for (float& sum : sums[tile]) sum = 0.0f;
+  }
+  [&]<int... kGroups>(std::integer_sequence<int, kGroups...>) {
+    ((kGroups < groups ? MultiplyGroup<kFormat, kTokenTiles, kGroups>(chunk, tokens, first_group, sums) : void()), ...);
+  }(std::make_integer_sequence<int, kChunkGroups>());
+}
+
+// Partial sums of a unit, [feature][slot], padded so that a fragment's writes spread over the banks.
+template <int kTokenTiles>
+struct PartialSums {
+  static constexpr int32_t kStride = 8 * kTokenTiles + 4;
+  static constexpr int32_t kFloats = kRowTile * kStride;
+
+  __device__ static void Store(float* unit, int32_t lane, const float (&sums)[kTokenTiles][4]) {
+#pragma unroll
+    for (int32_t tile = 0; tile < kTokenTiles; ++tile) {
+      const int32_t column = tile * 8 + lane % 4 * 2;
+      *reinterpret_cast<float2*>(unit + lane / 4 * kStride + column) = make_float2(sums[tile][0], sums[tile][1]);
+      *reinterpret_cast<float2*>(unit + (lane / 4 + 8) * kStride + column) = make_float2(sums[tile][2], sums[tile][3]);
+    }
+  }
+
+  __device__ static float Sum(const float* units, int32_t row_tile, int32_t chunks, int32_t feature, int32_t slot) {
+    float sum = 0.0f;
+    for (int32_t c = 0; c < chunks; ++c) sum += units[(row_tile * chunks + c) * kFloats + feature * kStride + slot];
+    return sum;
+  }
+};
+
+template <WeightFormat kFormat, int kTokenTiles, GemmEpilogue kEpilogue>
+__global__ void __launch_bounds__(32 * kGemmWarps)
+    GroupedGemmKernel(const __grid_constant__ GroupedGemmParams p, const __grid_constant__ GemmGeometry g) {
+  extern __shared__ float partial_sums[];
+  using Partial = PartialSums<kTokenTiles>;
+  int32_t matrix = 0;
+  int2 slots = make_int2(blockIdx.y * 8 * kTokenTiles, p.num_slots);
+  if (p.num_tiles != nullptr) {
+    if (blockIdx.y >= *p.num_tiles) return;
+    matrix = p.tile_expert[blockIdx.y];
+    slots = p.tile_slot_range[blockIdx.y];
+  }
+  slots.y = min(slots.y, slots.x + 8 * kTokenTiles);
+  const int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int32_t first_tile = blockIdx.x * g.tiles_per_cta;
+  const int32_t tiles = min(g.tiles_per_cta, g.row_tiles - first_tile);
+  const uint8_t* weights = p.weights.data + matrix * g.matrix_bytes + first_tile * g.tile_bytes;
+  constexpr size_t kChunkBytes = kFormat == WeightFormat::kNvfp4 ? (kChunkGroups + 1) * 512 : kChunkGroups * 2048;
+
+  const TokenRows<kTokenTiles> tokens(p, slots, lane);
+  for (int32_t unit = warp; unit < tiles * g.chunks; unit += kGemmWarps) {
+    const int32_t tile = unit / g.chunks, chunk = unit % g.chunks;
+    float sums[kTokenTiles][4];
+    MultiplyChunk<kFormat>(weights + tile * g.tile_bytes + chunk * kChunkBytes,
+                           min(kChunkGroups, g.groups - chunk * kChunkGroups), chunk * kChunkGroups, lane, tokens, sums);
+    Partial::Store(partial_sums + unit * Partial::kFloats, lane, sums);
+  }
+  __syncthreads();
+
+  float scale[2] = {1.0f, 1.0f};
+  if (p.weights.sum_scales != nullptr) {
+    scale[0] = p.weights.sum_scales[2 * matrix];
+    scale[1] = p.weights.sum_scales[2 * matrix + 1];
+  }
+  const int32_t num_slots = slots.y - slots.x;
+  constexpr int32_t kOutRows = kEpilogue == GemmEpilogue::kSwiglu ? 8 : kRowTile;
+  for (int32_t i = threadIdx.x; i < tiles * kOutRows * num_slots; i += blockDim.x) {
+    const int32_t row = i % (tiles * kOutRows), slot = i / (tiles * kOutRows);
+    const int32_t tile = row / kOutRows, feature = row % kOutRows;
+    const int32_t out_feature = first_tile * kOutRows + row;
+    if (out_feature >= p.out_features) continue;
+    const int64_t at = int64_t{slots.x + slot} * p.out_features + out_feature;
+    const float first = Partial::Sum(partial_sums, tile, g.chunks, feature, slot) * scale[feature / 8];
+    if constexpr (kEpilogue == GemmEpilogue::kSwiglu) {
+      const float up = Partial::Sum(partial_sums, tile, g.chunks, feature + 8, slot) * scale[1];
+      static_cast<__nv_bfloat16*>(p.out)[at] = __float2bfloat16(first / (1.0f + __expf(-first)) * up);
+    } else if constexpr (kEpilogue == GemmEpilogue::kAdd) {
+      static_cast<float*>(p.out)[at] += first;
+    } else {
+      static_cast<float*>(p.out)[at] = first;
+    }
+  }
+}
+
+}  // namespace tessera::cuda
+
+#endif  // TESSERA_KERNELS_CUDA_LINEAR_GROUPED_GEMM_SM90_CUH_

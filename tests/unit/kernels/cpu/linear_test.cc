@@ -1,0 +1,256 @@
+#include "kernels/cpu/linear/linear.h"
+
+#include <tuple>
+
+#include "kernels/cpu/reference.h"
+#include "tests/unit/kernels/cpu/test_util.h"
+
+namespace tessera::cpu {
+namespace {
+
+using ::testing::Values;
+
+TEST(PackedLinearTest, KeepsNvfp4Exactly) {
+  Random random(1);
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1, 16}, {16, 64}, {17, 48}, {40, 208}, {5, 1024}}) {
+    std::vector<uint8_t> codes(n * k / 2), scales(n * k / 16);
+    for (uint8_t& c : codes) c = static_cast<uint8_t>(random.Int(0, 255));
+    for (uint8_t& s : scales) s = static_cast<uint8_t>(random.Int(0, 0x7e));
+    AlignedBuffer<std::byte> packed(PackedBytes(WeightFormat::kNvfp4, n, k));
+    ThreadPool pool(2);
+    const auto view = PackNvfp4({codes.data(), scales.data(), 0.5f, n, k}, packed.data(), &pool);
+    ASSERT_TRUE(view.ok()) << view.status();
+    EXPECT_EQ(view->tensor_scale, 0.5f);
+    std::vector<float> row(k), expected(k);
+    for (int64_t i = 0; i < n; ++i) {
+      UnpackRow(*view, i, row.data());
+      nvfp4::DequantizeRow(codes.data() + i * k / 2, scales.data() + i * k / 16, k, 1.0f, expected.data());
+      ASSERT_TRUE(SameBits(row.data(), expected.data(), k)) << n << "x" << k << " row " << i;
+    }
+  }
+}
+
+TEST(PackedLinearTest, RoundsDenseTypesToBf16) {
+  const float f32[] = {1.0f, -2.5f, 1.00390625f, 3.0e38f, 0.1f, -0.0f};
+  const uint16_t f16[] = {0x3c00, 0xc100, 0x3c04, 0x0001, 0x2e66, 0x8000};
+  AlignedBuffer<std::byte> packed(PackedBytes(WeightFormat::kBf16, 2, 3));
+  std::vector<float> row(3);
+  auto view = PackDense({f32, DenseType::kF32, 2, 3}, packed.data(), nullptr);
+  ASSERT_TRUE(view.ok());
+  for (int i = 0; i < 6; ++i) {
+    UnpackRow(*view, i / 3, row.data());
+    EXPECT_EQ(row[i % 3], ToFloat(ToBf16(f32[i])));
+  }
+  view = PackDense({f16, DenseType::kF16, 2, 3}, packed.data(), nullptr);
+  ASSERT_TRUE(view.ok());
+  const float expected[] = {1.0f, -2.5f, 1.0f, 5.9604644775390625e-8f, 0.10009765625f, -0.0f};
+  for (int i = 0; i < 6; ++i) {
+    UnpackRow(*view, i / 3, row.data());
+    EXPECT_EQ(row[i % 3], expected[i]) << i;
+  }
+}
+
+TEST(PackedLinearTest, RefusesWhatItCannotPack) {
+  std::vector<uint8_t> codes(4 * 32 / 2, 0x11), scales(4 * 2, 0x38);
+  AlignedBuffer<std::byte> packed(PackedBytes(WeightFormat::kNvfp4, 4, 32));
+  Nvfp4Source source{codes.data(), scales.data(), 1.0f, 4, 32};
+  EXPECT_TRUE(PackNvfp4(source, packed.data(), nullptr).ok());
+  scales[5] = 0x7f;
+  absl::Status status = PackNvfp4(source, packed.data(), nullptr).status();
+  EXPECT_EQ(status.message(),
+            "NVFP4 block scale at row 2, block 1 is NaN (0x7f); scales must be finite and not negative");
+  scales[5] = 0xb8;
+  status = PackNvfp4(source, packed.data(), nullptr).status();
+  EXPECT_EQ(status.message(),
+            "NVFP4 block scale at row 2, block 1 is negative (0xb8); scales must be finite and not negative");
+  scales[5] = 0x38;
+  source.k = 24;
+  EXPECT_FALSE(PackNvfp4(source, packed.data(), nullptr).ok());
+  source.k = 32;
+  source.tensor_scale = kNaN;
+  EXPECT_FALSE(PackNvfp4(source, packed.data(), nullptr).ok());
+  source.tensor_scale = 1;
+  EXPECT_FALSE(PackNvfp4(source, packed.data() + 8, nullptr).ok());
+  source.n = 0;
+  EXPECT_FALSE(PackNvfp4(source, packed.data(), nullptr).ok());
+}
+
+class LinearTest : public EachIsa {};
+
+struct Case {
+  WeightFormat format;
+  int64_t n, k, tokens;
+};
+
+// x has poison between its rows, the workspace is full of NaN.
+std::vector<float> RunLinear(const PackedLinear& w, const Bf16* x, int64_t x_stride, int64_t tokens,
+                             int threads) {
+  ThreadPool pool(threads);
+  AlignedBuffer<std::byte> workspace(LinearWorkspaceBytes(tokens, w.k));
+  std::vector<float> y(tokens * w.n, kNaN);
+  const absl::Status status =
+      Linear({x, x_stride, tokens}, {w, y.data(), w.n, nullptr, false}, workspace.workspace(), pool);
+  EXPECT_TRUE(status.ok()) << status;
+  return y;
+}
+
+std::vector<Bf16> PoisonedRows(int64_t tokens, int64_t k, int64_t stride, uint32_t seed) {
+  std::vector<Bf16> x(tokens * stride, Bf16{0x7fff});
+  Random random(seed);
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t c = 0; c < k; ++c) x[t * stride + c] = ToBf16(random.Normal());
+  }
+  return x;
+}
+
+TEST_P(LinearTest, MatchesDoublePrecision) {
+  const Case cases[] = {
+      {WeightFormat::kNvfp4, 1, 16, 1},    {WeightFormat::kNvfp4, 16, 64, 2},
+      {WeightFormat::kNvfp4, 33, 48, 3},   {WeightFormat::kNvfp4, 70, 208, 5},
+      {WeightFormat::kNvfp4, 48, 768, 7},  {WeightFormat::kNvfp4, 20, 2048, 13},
+      {WeightFormat::kNvfp4, 64, 320, 64}, {WeightFormat::kBf16, 1, 1, 1},
+      {WeightFormat::kBf16, 16, 32, 2},    {WeightFormat::kBf16, 33, 47, 3},
+      {WeightFormat::kBf16, 70, 207, 5},   {WeightFormat::kBf16, 48, 768, 7},
+      {WeightFormat::kBf16, 19, 2049, 13}, {WeightFormat::kBf16, 64, 320, 64},
+      {WeightFormat::kBf16, 5, 3, 4},      {WeightFormat::kNvfp4, 24, 80, 6},
+      {WeightFormat::kNvfp4, 24, 112, 9},  {WeightFormat::kNvfp4, 8, 96, 10},
+      {WeightFormat::kNvfp4, 8, 96, 11},   {WeightFormat::kNvfp4, 8, 96, 12},
+      {WeightFormat::kBf16, 8, 96, 8},     {WeightFormat::kBf16, 8, 95, 9},
+      {WeightFormat::kBf16, 8, 95, 10},    {WeightFormat::kBf16, 8, 95, 11},
+      {WeightFormat::kBf16, 8, 95, 12},    {WeightFormat::kNvfp4, 8, 96, 8},
+      {WeightFormat::kNvfp4, 8, 96, 4},    {WeightFormat::kBf16, 8, 95, 6},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(::testing::Message() << (c.format == WeightFormat::kBf16 ? "bf16 " : "nvfp4 ") << c.n << "x"
+                                      << c.k << " tokens " << c.tokens);
+    const TestWeights weights(c.format, c.n, c.k, 7);
+    const int64_t stride = c.k + 5;
+    const std::vector<Bf16> x = PoisonedRows(c.tokens, c.k, stride, 11);
+    const LinearInput input{x.data(), stride, c.tokens};
+    const std::vector<double> expected = reference::Linear(input, weights.view(), nullptr);
+    const std::vector<double> magnitude = reference::LinearMagnitude(input, weights.view());
+    const std::vector<float> y = RunLinear(weights.view(), x.data(), stride, c.tokens, 2);
+    for (size_t i = 0; i < y.size(); ++i) {
+      // Blocked sums: a block's length plus the number of blocks bounds the error; rounding errors average out.
+      const double bound = (40 + static_cast<double>(c.k) / 16) * 0x1p-24 * magnitude[i];
+      ASSERT_NEAR(y[i], expected[i], bound) << i;
+    }
+  }
+}
+
+TEST_P(LinearTest, OneTokenAloneGivesTheSameBitsAsInAnyBatch) {
+  for (WeightFormat format : {WeightFormat::kNvfp4, WeightFormat::kBf16}) {
+    const int64_t n = 50, k = 352, tokens = 64;
+    const TestWeights weights(format, n, k, 3);
+    const std::vector<Bf16> x = PoisonedRows(tokens, k, k, 5);
+    std::vector<float> alone(tokens * n);
+    for (int64_t t = 0; t < tokens; ++t) {
+      const std::vector<float> y = RunLinear(weights.view(), x.data() + t * k, k, 1, 1);
+      std::copy(y.begin(), y.end(), alone.begin() + t * n);
+    }
+    for (int64_t batch = 1; batch <= tokens; ++batch) {
+      const int threads = 1 + static_cast<int>(batch % 4);
+      const std::vector<float> y =
+          RunLinear(weights.view(), x.data() + (tokens - batch) * k, k, batch, threads);
+      ASSERT_TRUE(SameBits(y.data(), alone.data() + (tokens - batch) * n, batch * n)) << "batch of " << batch;
+    }
+  }
+}
+
+TEST_P(LinearTest, WideMagnitudesGiveTheSameBitsAloneAndInABatch) {
+  // Products from 2^-40 to 2^40 in one sum: any difference in rounding between the paths shows.
+  const int64_t n = 32, k = 512, tokens = 12;
+  const TestWeights weights(WeightFormat::kNvfp4, n, k, 3);
+  const TestWeights dense(WeightFormat::kBf16, n, k, 4);
+  Random random(9);
+  std::vector<Bf16> x(tokens * k);
+  for (Bf16& v : x) v = ToBf16(std::ldexp(random.Normal(), static_cast<int>(random.Int(-40, 40))));
+  for (const PackedLinear& w : {weights.view(), dense.view()}) {
+    const std::vector<float> together = RunLinear(w, x.data(), k, tokens, 1);
+    for (int64_t t = 0; t < tokens; ++t) {
+      const std::vector<float> alone = RunLinear(w, x.data() + t * k, k, 1, 1);
+      ASSERT_TRUE(SameBits(alone.data(), together.data() + t * n, n)) << t;
+    }
+  }
+}
+
+TEST_P(LinearTest, ARowWithNaNOrInfinityLeavesTheOthersAlone) {
+  const int64_t n = 40, k = 96, tokens = 9;
+  for (WeightFormat format : {WeightFormat::kNvfp4, WeightFormat::kBf16}) {
+    const TestWeights weights(format, n, k, 3);
+    std::vector<Bf16> x = PoisonedRows(tokens, k, k, 5);
+    const std::vector<float> clean = RunLinear(weights.view(), x.data(), k, tokens, 2);
+    x[4 * k + 17] = Bf16{0x7fc0};
+    const std::vector<float> dirty = RunLinear(weights.view(), x.data(), k, tokens, 2);
+    EXPECT_TRUE(SameBits(clean.data(), dirty.data(), 4 * n));
+    EXPECT_TRUE(SameBits(clean.data() + 5 * n, dirty.data() + 5 * n, 4 * n));
+    for (int64_t i = 0; i < n; ++i) EXPECT_TRUE(std::isnan(dirty[4 * n + i]));
+  }
+}
+
+TEST_P(LinearTest, BiasResidualAndStrides) {
+  const int64_t n = 21, k = 64, tokens = 5, y_stride = 30;
+  const TestWeights weights(WeightFormat::kNvfp4, n, k, 3);
+  const std::vector<Bf16> x = PoisonedRows(tokens, k, k, 5);
+  const std::vector<float> plain = RunLinear(weights.view(), x.data(), k, tokens, 1);
+  Random random(2);
+  const std::vector<float> bias = random.Normals(n);
+  const std::vector<float> before = random.Normals(tokens * y_stride);
+  std::vector<float> y = before;
+  ThreadPool pool(3);
+  AlignedBuffer<std::byte> workspace(LinearWorkspaceBytes(tokens, k));
+  ASSERT_TRUE(Linear({x.data(), k, tokens}, {weights.view(), y.data(), y_stride, bias.data(), true},
+                     workspace.workspace(), pool)
+                  .ok());
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t i = 0; i < y_stride; ++i) {
+      const float old = before[t * y_stride + i];
+      EXPECT_EQ(y[t * y_stride + i], i < n ? old + (plain[t * n + i] + bias[i]) : old);
+    }
+  }
+}
+
+TEST_P(LinearTest, GroupEqualsTheProductsOneByOne) {
+  const int64_t k = 128, tokens = 14;
+  const TestWeights a(WeightFormat::kNvfp4, 48, k, 1);
+  const TestWeights b(WeightFormat::kBf16, 17, k, 2);
+  const TestWeights c(WeightFormat::kNvfp4, 100, k, 3);
+  const std::vector<Bf16> x = PoisonedRows(tokens, k, k, 5);
+  std::vector<float> ya(tokens * 48), yb(tokens * 17), yc(tokens * 100);
+  const LinearOutput outputs[] = {
+      {a.view(), ya.data(), 48}, {b.view(), yb.data(), 17}, {c.view(), yc.data(), 100}};
+  ThreadPool pool(2);
+  AlignedBuffer<std::byte> workspace(LinearWorkspaceBytes(tokens, k));
+  ASSERT_TRUE(LinearGroup({x.data(), k, tokens}, outputs, workspace.workspace(), pool).ok());
+  EXPECT_TRUE(SameBits(ya.data(), RunLinear(a.view(), x.data(), k, tokens, 1).data(), ya.size()));
+  EXPECT_TRUE(SameBits(yb.data(), RunLinear(b.view(), x.data(), k, tokens, 1).data(), yb.size()));
+  EXPECT_TRUE(SameBits(yc.data(), RunLinear(c.view(), x.data(), k, tokens, 1).data(), yc.size()));
+}
+
+TEST_P(LinearTest, RefusesShapesThatDoNotFit) {
+  const TestWeights weights(WeightFormat::kNvfp4, 16, 64, 3);
+  const TestWeights other(WeightFormat::kNvfp4, 16, 32, 3);
+  const std::vector<Bf16> x(3 * 64);
+  std::vector<float> y(3 * 16, 5.0f);
+  ThreadPool pool(1);
+  AlignedBuffer<std::byte> workspace(LinearWorkspaceBytes(3, 64));
+  const LinearOutput good{weights.view(), y.data(), 16};
+  EXPECT_FALSE(Linear({x.data(), 63, 3}, good, workspace.workspace(), pool).ok());
+  EXPECT_FALSE(Linear({nullptr, 64, 3}, good, workspace.workspace(), pool).ok());
+  EXPECT_FALSE(Linear({x.data(), 64, -1}, good, workspace.workspace(), pool).ok());
+  EXPECT_FALSE(Linear({x.data(), 64, 3}, {weights.view(), y.data(), 15}, workspace.workspace(), pool).ok());
+  EXPECT_FALSE(Linear({x.data(), 64, 3}, {weights.view(), nullptr, 16}, workspace.workspace(), pool).ok());
+  EXPECT_FALSE(Linear({x.data(), 64, 3}, good, {workspace.data(), 64}, pool).ok());
+  EXPECT_FALSE(Linear({x.data(), 64, 3}, {PackedLinear{}, y.data(), 16}, workspace.workspace(), pool).ok());
+  const LinearOutput mixed[] = {good, {other.view(), y.data(), 16}};
+  const absl::Status status = LinearGroup({x.data(), 64, 3}, mixed, workspace.workspace(), pool);
+  EXPECT_EQ(status.message(), "Linear: weights of shape [16, 32] for an input of 64 columns");
+  EXPECT_EQ(y, std::vector<float>(3 * 16, 5.0f));
+  EXPECT_TRUE(Linear({nullptr, 64, 0}, good, {}, pool).ok());
+  EXPECT_TRUE(Linear({x.data(), 64, 3}, good, workspace.workspace(), pool).ok());
+}
+
+TESSERA_EACH_ISA(LinearTest);
+
+}  // namespace
+}  // namespace tessera::cpu
