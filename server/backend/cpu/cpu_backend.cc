@@ -11,6 +11,7 @@
 #include "server/backend/cpu/forward.h"
 #include "server/backend/cpu/memory.h"
 #include "server/backend/cpu/step_buffers.h"
+#include "server/backend/cpu/step_input.h"
 
 namespace tessera {
 namespace {
@@ -126,45 +127,16 @@ class CpuBackend : public Backend {
   // Writes the rows into step_; a row that cannot be run gets its error and is left out.
   void LayOut(absl::Span<const BatchRow> rows, std::vector<RowResult>* results) {
     first_token_.assign(rows.size(), -1);
-    step_.num_tokens = step_.num_sequences = step_.max_kv_len = step_.block_table_stride = 0;
+    chosen_.clear();
+    int64_t token = 0;
     for (size_t r = 0; r < rows.size(); ++r) {
       (*results)[r].status = CheckRow(rows[r]);
       if (!(*results)[r].status.ok()) continue;
-      first_token_[r] = step_.num_tokens;
-      step_.num_tokens += rows[r].tokens.size();
-      step_.num_sequences += 1;
-      step_.max_kv_len =
-          std::max(step_.max_kv_len, rows[r].start + static_cast<int64_t>(rows[r].tokens.size()));
+      chosen_.push_back(r);
+      first_token_[r] = token;
+      token += rows[r].tokens.size();
     }
-    const int64_t block_size = kv_config_.block_size;
-    step_.block_table_stride = (step_.max_kv_len + block_size - 1) / block_size;
-    step_.tokens.Reserve(step_.num_tokens);
-    step_.positions.Reserve(step_.num_tokens);
-    step_.slots.Reserve(step_.num_tokens);
-    step_.q_start.Reserve(step_.num_sequences + 1);
-    step_.kv_len.Reserve(step_.num_sequences);
-    step_.block_table.Reserve(step_.num_sequences * step_.block_table_stride);
-    int64_t sequence = 0;
-    step_.q_start[0] = 0;
-    for (size_t r = 0; r < rows.size(); ++r) {
-      if (first_token_[r] < 0) continue;
-      const BatchRow& row = rows[r];
-      const int64_t count = row.tokens.size();
-      for (int64_t i = 0; i < count; ++i) {
-        const int64_t position = row.start + i;
-        const int64_t token = first_token_[r] + i;
-        step_.tokens[token] = row.tokens[i];
-        step_.positions[token] = position;
-        step_.slots[token] = row.block_table[position / block_size] * block_size + position % block_size;
-      }
-      int32_t* table = step_.block_table.data() + sequence * step_.block_table_stride;
-      const int64_t blocks = (row.start + count + block_size - 1) / block_size;
-      std::copy_n(row.block_table.begin(), blocks, table);
-      std::fill(table + blocks, table + step_.block_table_stride, 0);  // never looked up
-      step_.kv_len[sequence] = row.start + count;
-      step_.q_start[sequence + 1] = first_token_[r] + count;
-      ++sequence;
-    }
+    step_.LayOut(rows, chosen_, kv_config_.block_size);
   }
 
   absl::Status Pool(absl::Span<const BatchRow> rows, std::vector<RowResult>* results) {
@@ -249,6 +221,7 @@ class CpuBackend : public Backend {
 
   // Of the step at work; kept for their memory.
   cpu::StepInput step_;
+  std::vector<int32_t> chosen_;       // rows in the step
   std::vector<int64_t> first_token_;  // of each row in the step; -1 for a row left out
   std::vector<size_t> pooled_rows_;
   std::vector<LogitsWanted> wanted_;

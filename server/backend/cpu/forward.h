@@ -10,22 +10,9 @@
 #include "kernels/cpu/thread_pool.h"
 #include "server/backend/cpu/cpu_model.h"
 #include "server/backend/cpu/step_buffers.h"
+#include "server/backend/cpu/step_input.h"
 
 namespace tessera::cpu {
-
-// A batch laid out for the kernels: the rows' tokens one after the other. Checked by whoever fills it.
-struct StepInput {
-  int64_t num_tokens = 0;
-  int64_t num_sequences = 0;
-  int64_t max_kv_len = 0;
-  int64_t block_table_stride = 0;
-  GrowingArray<int32_t> tokens;       // [num_tokens]
-  GrowingArray<int32_t> positions;    // [num_tokens]
-  GrowingArray<int64_t> slots;        // [num_tokens], where each token's key and value go
-  GrowingArray<int32_t> q_start;      // [num_sequences + 1]
-  GrowingArray<int32_t> kv_len;       // [num_sequences]
-  GrowingArray<int32_t> block_table;  // [num_sequences, block_table_stride]
-};
 
 // Runs the transformer's layers. The residual stream is float; each matrix product's input is rounded to
 // BF16; every token's result depends on its sequence alone. One thread at a time.
