@@ -100,7 +100,7 @@ struct PartialSums {
 };
 
 template <WeightFormat kFormat, int kTokenTiles, GemmEpilogue kEpilogue>
-__global__ void __launch_bounds__(32 * kGemmWarps)
+__global__ void __launch_bounds__(32 * kGemmWarps, 1)
     GroupedGemmKernel(const __grid_constant__ GroupedGemmParams p, const __grid_constant__ GemmGeometry g) {
   extern __shared__ float partial_sums[];
   using Partial = PartialSums<kTokenTiles>;

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "kernels/cuda/fmha/fmha_decode.h"
+#include "kernels/cuda/linear/grouped_gemm.h"
 
 extern "C" {
 
@@ -33,5 +34,43 @@ const char* tessera_fmha_decode(const void* q, void* out, const void* k, const v
   p.softmax_scale = scale;
   p.workspace = workspace;
   return tessera::cuda::FmhaDecode(p, stream);
+}
+
+size_t tessera_packed_bytes(int32_t nvfp4, int32_t n, int32_t k) {
+  using namespace tessera::cuda;
+  return PackedMatrixBytes(nvfp4 ? WeightFormat::kNvfp4 : WeightFormat::kBf16, n, k);
+}
+
+const char* tessera_pack_nvfp4(const uint8_t* codes, const uint8_t* scales, const uint8_t* up_codes,
+                               const uint8_t* up_scales, int32_t n, int32_t k, uint8_t* target, cudaStream_t stream) {
+  using namespace tessera::cuda;
+  return PackNvfp4(codes, scales, up_codes, up_scales, n, k, up_codes ? RowOrder::kGateUp : RowOrder::kPlain, target,
+                   stream);
+}
+
+// `n` is of the packed matrices; `epilogue` 0 store, 1 add, 2 SwiGLU.
+const char* tessera_grouped_gemm(int32_t nvfp4, const uint8_t* weights, const float* sum_scales, int32_t n, int32_t k,
+                                 int32_t matrices, const void* x, const int32_t* rows, void* out, int32_t epilogue,
+                                 int32_t slots, int32_t tile_slots, const int32_t* tile_expert, const void* tile_ranges,
+                                 const int32_t* num_tiles, int32_t max_tiles, cudaStream_t stream) {
+  using namespace tessera::cuda;
+  GroupedGemmParams p;
+  p.weights = {nvfp4 ? WeightFormat::kNvfp4 : WeightFormat::kBf16, n, k, matrices, weights, sum_scales};
+  p.x = x;
+  p.input_rows = rows;
+  p.out = out;
+  p.epilogue = static_cast<GemmEpilogue>(epilogue);
+  p.out_features = p.epilogue == GemmEpilogue::kSwiglu ? n / 2 : n;
+  p.num_slots = slots;
+  p.tile_slots = tile_slots;
+  p.tile_expert = tile_expert;
+  p.tile_slot_range = static_cast<const int2*>(tile_ranges);
+  p.num_tiles = num_tiles;
+  p.max_tiles = max_tiles;
+  return GroupedGemm(p, stream);
+}
+
+int32_t tessera_choose_tile_slots(int64_t slots, int32_t matrices) {
+  return tessera::cuda::ChooseTileSlots(slots, matrices);
 }
 }

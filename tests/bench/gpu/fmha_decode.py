@@ -5,58 +5,13 @@
 Times are medians of CUDA graph replays, inputs rotated so that the L2 cache holds none of them.
 """
 import argparse
-import ctypes
-import datetime
-import json
 import math
-import statistics
-import subprocess
-import sys
 
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-L2_BYTES = 60 << 20
-
-
-def load(path):
-    lib = ctypes.CDLL(path)
-    lib.tessera_fmha_decode_workspace.restype = ctypes.c_size_t
-    lib.tessera_fmha_decode.restype = ctypes.c_char_p
-    lib.tessera_fmha_decode.argtypes = [ctypes.c_void_p] * 6 + [ctypes.c_int32] * 9 + [
-        ctypes.c_float, ctypes.c_void_p, ctypes.c_void_p]
-    return lib
-
-
-def time_graph(calls, replays=20):
-    """Median microseconds of one call; `calls` work on different inputs, in turn."""
-    torch.cuda.synchronize()  # the inputs were made on another stream
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for call in calls:
-            call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for call in calls:
-            call()
-    times = []
-    for _ in range(replays):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) * 1000 / len(calls))
-    return statistics.median(times)
-
-
-def read_bandwidth():
-    data = torch.randn(1 << 30, dtype=torch.bfloat16, device='cuda')
-    out = torch.empty((), dtype=torch.float32, device='cuda')
-    us = time_graph([lambda: torch.sum(data, dim=0, dtype=torch.float32, out=out)] * 3)
-    return data.numel() * 2 / us / 1e3  # GB/s
+import gpu_bench as gb
 
 
 class Problem:
@@ -80,12 +35,10 @@ class Problem:
 
     def ours(self, index):
         q, k, v, table, out = self.inputs[index]
-        error = self.lib.tessera_fmha_decode(
+        gb.check(self.lib.tessera_fmha_decode(
             q.data_ptr(), out.data_ptr(), k.data_ptr(), v.data_ptr(), table.data_ptr(), self.lengths.data_ptr(),
             self.batch, 1, *self.heads, self.head_dim, self.num_blocks, self.block_size, self.stride, 0, self.scale,
-            self.workspace.data_ptr(), torch.cuda.current_stream().cuda_stream)
-        if error:
-            sys.exit(error.decode())
+            self.workspace.data_ptr(), gb.stream()))
         return out
 
     def contiguous(self, index):
@@ -111,10 +64,9 @@ def main():
     parser.add_argument('--shape', type=int, nargs=6, metavar=('BATCH', 'LENGTH', 'HQ', 'HKV', 'D', 'BLOCK'),
                         help='one shape instead of the tables')
     args = parser.parse_args()
-    lib = load(args.lib)
+    lib = gb.load(args.lib)
     torch.manual_seed(1)
-    ceiling = read_bandwidth()
-    commit = subprocess.run(['git', 'rev-parse', '--short', 'HEAD'], capture_output=True, text=True).stdout.strip()
+    ceiling = gb.read_bandwidth()
     print(f'{torch.cuda.get_device_name()}  read bandwidth {ceiling:.0f} GB/s')
     print(f'{"batch x length":>16} {"heads":>7} {"d":>4} {"block":>5} {"us":>9} {"GB/s":>6} {"of ceiling":>10}'
           f' {"SDPA us":>9} {"ratio":>6} {"rel err":>8}')
@@ -130,17 +82,17 @@ def main():
         bytes_each = 2 * batch * length * hkv * d * 2
         if bytes_each > 16 << 30:
             continue
-        copies = max(2, min(24, math.ceil(4 * L2_BYTES / bytes_each)))
+        copies = max(2, min(24, math.ceil(4 * gb.L2_BYTES / bytes_each)))
         workspace = torch.zeros(lib.tessera_fmha_decode_workspace(batch, 1, hq, hkv, d), dtype=torch.uint8,
                                 device='cuda')
         problem = Problem(lib, batch, length, hq, hkv, d, block, copies, workspace)
         dense = [problem.contiguous(i) for i in range(copies)]
-        us = time_graph([lambda i=i: problem.ours(i) for i in range(copies)])
+        us = gb.time_graph([lambda i=i: problem.ours(i) for i in range(copies)])
         best, name = math.inf, 'none'
         for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION):
             try:
                 with sdpa_kernel(backend):
-                    t = time_graph([lambda i=i: sdpa(*dense[i], problem.scale) for i in range(copies)])
+                    t = gb.time_graph([lambda i=i: sdpa(*dense[i], problem.scale) for i in range(copies)])
                 if t < best:
                     best, name = t, backend.name
             except RuntimeError:
@@ -156,14 +108,10 @@ def main():
               f' {gbps / ceiling:>10.1%} {best:>9.1f} {best / us:>6.2f} {error:>8.1e}', flush=True)
         rows.append(dict(bench='fmha_decode', shape=f'{batch}x{length} {hq}/{hkv} d{d} block{block}', dtype='bf16',
                          us=round(us, 2), gbps=round(gbps), ceiling=round(ceiling), fraction=round(gbps / ceiling, 4),
-                         peer=f'torch SDPA {name}, unpaged', peer_us=round(best, 2), rel_error=error,
-                         date=str(datetime.date.today()), commit=commit))
+                         peer=f'torch SDPA {name}, unpaged', peer_us=round(best, 2), rel_error=error))
         del problem, dense, workspace, k, v, q, want, got
         torch.cuda.empty_cache()
-    if args.json:
-        with open(args.json, 'a') as file:
-            for row in rows:
-                file.write(json.dumps(row) + '\n')
+    gb.append_json(args.json, rows)
 
 
 if __name__ == '__main__':

@@ -3,6 +3,7 @@
 #define TESSERA_TESTS_UNIT_KERNELS_CUDA_GPU_H_
 
 #include <cuda_runtime_api.h>
+#include <vector_functions.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
