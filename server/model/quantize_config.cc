@@ -1,0 +1,85 @@
+#include "server/model/quantize_config.h"
+
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "server/model/file_io.h"
+#include "server/model/safetensors_header.h"
+
+namespace tessera {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+constexpr char kAlgorithm[] = "W4A16_NVFP4";
+constexpr int kBlock = 16;
+
+OrderedJson Producer() { return {{"name", "tessera"}, {"version", TESSERA_VERSION}}; }
+
+constexpr const char* kSideFiles[] = {"tokenizer.json",
+                                      "tokenizer_config.json",
+                                      "tokenizer.model",
+                                      "vocab.json",
+                                      "merges.txt",
+                                      "special_tokens_map.json",
+                                      "added_tokens.json",
+                                      "chat_template.jinja",
+                                      "chat_template.json",
+                                      "generation_config.json",
+                                      "LICENSE",
+                                      "LICENSE.txt",
+                                      "NOTICE"};
+constexpr int64_t kMaxSideFileBytes = int64_t{1} << 30;
+
+}  // namespace
+
+absl::StatusOr<std::string> QuantizedConfigJson(const std::string& config_json,
+                                                const std::vector<std::string>& ignore) {
+  try {
+    OrderedJson config = OrderedJson::parse(config_json);
+    for (const char* key : {"torch_dtype", "dtype"}) {  // the one that transformers 4 or 5 wrote
+      if (config.contains(key)) config[key] = "bfloat16";
+    }
+    config["quantization_config"] = {
+        {"config_groups",
+         {{"group_0",
+           {{"input_activations", nullptr},
+            {"targets", OrderedJson::array({"Linear"})},
+            {"weights", {{"dynamic", false}, {"group_size", kBlock}, {"num_bits", 4}, {"type", "float"}}}}}}},
+        {"ignore", ignore},
+        {"kv_cache_scheme", nullptr},
+        {"producer", Producer()},
+        {"quant_algo", kAlgorithm},
+        {"quant_method", "modelopt"}};
+    return config.dump(2) + "\n";
+  } catch (const nlohmann::json::exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat("config.json: ", Printable(error.what())));
+  }
+}
+
+std::string HfQuantConfigJson(const std::vector<std::string>& ignore) {
+  const OrderedJson json = {{"producer", Producer()},
+                            {"quantization",
+                             {{"quant_algo", kAlgorithm},
+                              {"group_size", kBlock},
+                              {"kv_cache_quant_algo", nullptr},
+                              {"exclude_modules", ignore}}}};
+  return json.dump(2) + "\n";
+}
+
+absl::Status CopySideFiles(const std::string& from, const std::string& to) {
+  for (const char* name : kSideFiles) {
+    const std::string source = absl::StrCat(from, "/", name);
+    std::error_code error;
+    if (!std::filesystem::exists(source, error)) continue;
+    absl::StatusOr<std::string> content = ReadTextFile(source, kMaxSideFileBytes);
+    if (!content.ok()) return content.status();
+    if (absl::Status status = WriteNewFile(absl::StrCat(to, "/", name), *content); !status.ok())
+      return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tessera

@@ -1,0 +1,26 @@
+#ifndef TESSERA_SERVER_MODEL_QUANTIZE_CONFIG_H_
+#define TESSERA_SERVER_MODEL_QUANTIZE_CONFIG_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace tessera {
+
+// config.json of a quantised checkpoint: the text of `config_json` with "quantization_config" as ModelOpt exports it,
+// weights only ("W4A16_NVFP4"). `ignore` names the modules that stay BF16.
+absl::StatusOr<std::string> QuantizedConfigJson(const std::string& config_json,
+                                                const std::vector<std::string>& ignore);
+
+// hf_quant_config.json to match.
+std::string HfQuantConfigJson(const std::vector<std::string>& ignore);
+
+// Copies what else a checkpoint's directory may hold that a reader of it needs (tokenizer, chat template, generation
+// defaults, licence), where present.
+absl::Status CopySideFiles(const std::string& from, const std::string& to);
+
+}  // namespace tessera
+
+#endif  // TESSERA_SERVER_MODEL_QUANTIZE_CONFIG_H_
