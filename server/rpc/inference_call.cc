@@ -52,24 +52,22 @@ absl::Status InferenceCall::Enter(const Submit& submit) {
   bool gone = false;
   {
     absl::MutexLock lock(&mu_);
-    stream_ = *std::move(stream);
+    stream_ = *stream;
     gone = cancelled();
-    if (gone) stream_->Cancel();
   }
-  if (gone) serving_->engine->Wake();
+  if (gone) (*stream)->Cancel();
   return absl::OkStatus();
 }
 
 void InferenceCall::Cancel() {
-  bool accepted = false;
+  std::shared_ptr<RequestStream> stream;
   {
     absl::MutexLock lock(&mu_);
     cancelled_.store(true, std::memory_order_release);
-    accepted = stream_ != nullptr;
-    if (accepted) stream_->Cancel();
+    stream = stream_;
   }
-  if (!accepted) return;  // RunPrepare or Enter will see it
-  serving_->engine->Wake();
+  if (stream == nullptr) return;  // RunPrepare or Enter will see it
+  stream->Cancel();
   Signal();
 }
 
