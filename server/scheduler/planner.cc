@@ -75,6 +75,7 @@ void Planner::PlanPrefills() {
 }
 
 bool Planner::TryAdmit(Sequence* candidate) {
+  // Its blocks were just taken; with a better match it might fit again at once, but a plan says one thing of each.
   if (candidate->preempted_in_plan == plan_number_) return false;
   state_.MatchPrefix(candidate);
   const int32_t victims = VictimsFor(*candidate);

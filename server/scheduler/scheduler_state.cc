@@ -58,7 +58,7 @@ void SchedulerState::Admit(Sequence* sequence) {
     blocks.Acquire(entry.block);
     sequence->block_table.push_back(entry.block);
   }
-  while (static_cast<int32_t>(sequence->block_table.size()) < total) Grow(sequence);
+  for (int32_t i = matched; i < total; ++i) Grow(sequence);
   sequence->match = PrefixMatch();
   sequence->computed = matched * config.block_size;
   sequence->published = matched;

@@ -278,6 +278,11 @@ absl::Status Simulation::CheckOrder(const StepPlan& plan) {
       !ServedBefore(*last_running, *first_preempted)) {
     return Wrong("sequence ", first_preempted->id, " was preempted and ", last_running->id, " was not");
   }
+  // Whoever is admitted is not thrown out at the next block boundary: that would go on and on.
+  if (admitted_last_step_ && !plan.preempted.empty() && plan.admitted.empty()) {
+    return Wrong("sequence ", plan.preempted[0], " was preempted for blocks one step after an admission");
+  }
+  admitted_last_step_ = !plan.admitted.empty();
   if (first_waiting == nullptr) return absl::OkStatus();
   for (const Admission& admission : plan.admitted) {
     if (!ServedBefore(clients_.at(admission.id), *first_waiting)) {
@@ -305,7 +310,7 @@ absl::Status Simulation::CheckRows(const StepPlan& plan) {
   if (plan.rows.empty() && !clients_.empty())
     return Wrong("nothing is planned for ", clients_.size(), " sequences");
   if (static_cast<int32_t>(plan.rows.size()) > s.max_running) return Wrong(plan.rows.size(), " rows");
-  int32_t planned = 0, decodes = 0;
+  int32_t planned = 0;
   bool prefill_seen = false;
   std::vector<SequenceId> ids;
   for (const PlannedRow& row : plan.rows) {
@@ -338,15 +343,45 @@ absl::Status Simulation::CheckRows(const StepPlan& plan) {
     }
     if (!row.prefill && prefill_seen) return Wrong("a decode row stands behind a prefill row");
     prefill_seen |= row.prefill;
-    decodes += !row.prefill;
   }
   if (planned > s.max_batched_tokens) return Wrong(planned, " tokens in one step");
   std::sort(ids.begin(), ids.end());
   if (std::adjacent_find(ids.begin(), ids.end()) != ids.end()) return Wrong("a sequence has two rows");
-  int32_t decoding = 0;
-  for (const auto& [id, client] : clients_) decoding += client.running && client.decoding();
-  if (decodes != decoding) return Wrong(decoding, " sequences decode, planned ", decodes);
+  RETURN_IF_ERROR(CheckShares(plan));
   return backend_.CheckNoSharedWrites(plan.rows);
+}
+
+// Everybody who decodes has a row; what they leave of the step's tokens goes to the others in serving order.
+absl::Status Simulation::CheckShares(const StepPlan& plan) {
+  int32_t budget = profile_.scheduler.max_batched_tokens;
+  std::map<SequenceId, int32_t> shares;
+  std::vector<const Client*> prefilling;
+  for (const auto& [id, client] : clients_) {
+    if (!client.running) continue;
+    if (client.decoding()) {
+      shares[id] = 1;
+      --budget;
+    } else {
+      prefilling.push_back(&client);
+    }
+  }
+  std::sort(prefilling.begin(), prefilling.end(),
+            [](const Client* a, const Client* b) { return ServedBefore(*a, *b); });
+  for (const Client* client : prefilling) {
+    const int32_t share =
+        std::min({client->size() - client->computed, profile_.scheduler.max_prefill_chunk, budget});
+    if (share > 0) shares[client->id] = share;
+    budget -= share;
+  }
+  for (const PlannedRow& row : plan.rows) {
+    if (shares[row.id] != static_cast<int32_t>(row.tokens.size())) {
+      return Wrong("sequence ", row.id, " gets ", row.tokens.size(), " tokens of the step, due are ",
+                   shares[row.id]);
+    }
+  }
+  if (plan.rows.size() != shares.size())
+    return Wrong(shares.size(), " rows are due, planned ", plan.rows.size());
+  return absl::OkStatus();
 }
 
 absl::Status Simulation::ComputeRows(const StepPlan& plan, std::vector<RowOutcome>* outcomes) {

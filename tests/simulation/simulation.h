@@ -79,6 +79,7 @@ class Simulation {
   absl::Status CheckPreemptedAndAdmitted(const StepPlan& plan);
   absl::Status CheckOrder(const StepPlan& plan);
   absl::Status CheckRows(const StepPlan& plan);
+  absl::Status CheckShares(const StepPlan& plan);
   absl::Status ComputeRows(const StepPlan& plan, std::vector<RowOutcome>* outcomes);
   absl::Status CheckAfterCommit();
   absl::Status CheckOutput(const Client& client);
@@ -99,6 +100,7 @@ class Simulation {
   std::vector<SequenceId> dead_;
   SequenceId last_id_ = 0;
   uint64_t last_arrival_ = 0;
+  bool admitted_last_step_ = false;
   Totals totals_;
 };
 

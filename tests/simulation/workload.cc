@@ -37,7 +37,7 @@ Profile RandomProfile(Random& random) {
   s.prefix_hash_bits = kHashBits[random.Uniform(0, 4)];
 
   p.max_live = random.Uniform(1, 60);
-  p.arrival_rate = random.Chance(0.3) ? 2.0 : 0.02 + random.Uniform(0, 50) / 100.0;
+  p.arrival_rate = random.Chance(0.6) ? 2.0 : 0.02 + random.Uniform(0, 50) / 100.0;
   p.vocabulary = random.Chance(0.3) ? random.Uniform(1, 3) : random.Uniform(4, 1000);
   p.stop_one_in = random.Chance(0.3) ? 1 << 30 : random.Uniform(4, 100);
   if (random.Chance(0.6)) p.cancel_rate = random.Uniform(1, 100) / 1000.0;
