@@ -83,7 +83,7 @@ bool EngineLoop::Step() {
     return expired;
   }
   BuildRows(plan, &record);
-  seams_.board->SetStats(scheduler_.Stats());
+  PublishLoad();
   const absl::Time planned = seams_.clock();
   record.plan = planned - start;
 
@@ -291,13 +291,17 @@ void EngineLoop::LeaveQueue(ActiveSequence* sequence) {
   left_queue_tokens_ += sequence->prompt_tokens;
 }
 
-void EngineLoop::Deliver(StepRecord* step) {
+void EngineLoop::PublishLoad() {
   if (left_queue_sequences_ > 0) {
     seams_.inbox->LeaveQueue(left_queue_sequences_, left_queue_tokens_);
     left_queue_sequences_ = 0;
     left_queue_tokens_ = 0;
   }
   seams_.board->SetStats(scheduler_.Stats());
+}
+
+void EngineLoop::Deliver(StepRecord* step) {
+  PublishLoad();
   for (Outgoing& outgoing : outgoing_) PushDelta(&outgoing);
   outgoing_.clear();
 

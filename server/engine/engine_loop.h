@@ -77,6 +77,8 @@ class EngineLoop {
   void FlushText(ActiveSequence* sequence);
   void LeaveQueue(ActiveSequence* sequence);
 
+  // Tells inbox and board how much waits and runs.
+  void PublishLoad();
   // Sends what gathered. `step` is completed and counted, if given.
   void Deliver(StepRecord* step);
   void PushDelta(Outgoing* outgoing);
