@@ -1,0 +1,119 @@
+#include <algorithm>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "client/cli/checkpoint_info.h"
+#include "client/cli/command.h"
+#include "client/cli/terminal.h"
+#include "server/model/quantize.h"
+
+namespace tessera::cli {
+namespace {
+
+// A bar that moves on a terminal; elsewhere a line every tenth.
+class ProgressBar {
+ public:
+  void Show(const QuantizeProgress& progress) {
+    const double share =
+        progress.bytes_total > 0 ? static_cast<double>(progress.bytes_done) / progress.bytes_total : 1.0;
+    if (!StderrIsTerminal()) {
+      const int tenth = static_cast<int>(share * 10);
+      if (tenth > tenth_) {
+        tenth_ = tenth;
+        std::cerr << absl::StrFormat("%3d %%  %d of %d tensors\n", tenth * 10, progress.tensors_done,
+                                     progress.tensors_total);
+      }
+      return;
+    }
+    constexpr int kWidth = 30;
+    constexpr size_t kNameWidth = 40;
+    const int filled = std::clamp(static_cast<int>(share * kWidth), 0, kWidth);
+    const double elapsed = absl::ToDoubleSeconds(absl::Now() - start_);
+    std::string name = progress.tensor;
+    if (name.size() > kNameWidth) name = "..." + name.substr(name.size() - kNameWidth + 3);
+    std::cerr << absl::StrFormat(
+                     "\r\033[K[%s%s] %3.0f %%  %s/s  %s", std::string(filled, '#'),
+                     std::string(kWidth - filled, '-'), share * 100,
+                     HumanBytes(static_cast<int64_t>(progress.bytes_done / std::max(elapsed, 1e-3))), name)
+              << std::flush;
+  }
+  void Clear() {
+    if (StderrIsTerminal()) std::cerr << "\r\033[K" << std::flush;
+  }
+
+ private:
+  const absl::Time start_ = absl::Now();
+  int tenth_ = -1;
+};
+
+void PrintReport(const QuantizeReport& report, size_t limit) {
+  std::vector<TensorError> tensors = report.tensors;
+  std::stable_sort(tensors.begin(), tensors.end(), [](const TensorError& a, const TensorError& b) {
+    return a.relative_rms > b.relative_rms;
+  });
+  std::vector<std::vector<std::string>> rows = {{"tensor", "shape", "relative RMS", "SQNR dB", "largest"}};
+  for (size_t i = 0; i < tensors.size() && i < limit; ++i) {
+    const TensorError& tensor = tensors[i];
+    rows.push_back({tensor.name, absl::StrCat(tensor.rows, " x ", tensor.cols),
+                    absl::StrFormat("%.4f", tensor.relative_rms), absl::StrFormat("%.2f", tensor.sqnr_db),
+                    absl::StrFormat("%.4g", tensor.max_abs)});
+  }
+  Print(Table(rows, "lrrrr"));
+  if (tensors.size() > limit) {
+    Print(absl::StrCat("... and ", tensors.size() - limit, " better ones (--report all shows them)\n"));
+  }
+  Print(absl::StrFormat("\n%d tensors to NVFP4, %d kept; relative RMS error of all %.4f; %s to %s\n",
+                        tensors.size(), report.tensors_kept, report.relative_rms,
+                        HumanBytes(report.input_bytes), HumanBytes(report.output_bytes)));
+}
+
+}  // namespace
+
+int RunQuantize(Context& context, const std::vector<std::string>& words) {
+  constexpr size_t kWorstShown = 12;
+  QuantizeOptions options;
+  bool keep_attention = false;
+  std::optional<int64_t> threads;
+  std::string report = "worst";
+  Arguments arguments(
+      "quantize [OPTION...] IN OUT",
+      "Turns the BF16, F16 or F32 checkpoint in IN into NVFP4 (ModelOpt's layout) in OUT, and shows how "
+      "far each tensor is from the original. OUT appears whole or not at all.");
+  arguments.Group("Options");
+  arguments.AddFlag("four-over-six",
+                    "Per block, also try the scale that maps its largest value to 4, and keep the better.",
+                    &options.four_over_six);
+  arguments.AddFlag("keep-attention", "Leave the attention's projections in BF16.", &keep_attention);
+  arguments.AddFlag("force", "Replace OUT if it exists.", &options.overwrite);
+  arguments.AddString("report", "WHICH", "Tensors in the table: worst (default), all or none.", &report);
+  arguments.AddInt("threads", "N", "Default: one a core.", 1, 1024, &threads);
+  arguments.Epilogue("Example:\n  tessera quantize --four-over-six models/qwen3-moe models/qwen3-moe-nvfp4");
+  int exit_code;
+  const auto rest = ParseOrExplain(arguments, words, &exit_code);
+  if (!rest.has_value()) return exit_code;
+  if (rest->size() != 2) return UsageError("quantize", "expected two directories, IN and OUT");
+  if (report != "worst" && report != "all" && report != "none") {
+    return UsageError("quantize", absl::StrCat("--report: got '", report, "'; expected worst, all or none"));
+  }
+  options.attention = !keep_attention;
+  if (threads) options.num_threads = static_cast<int>(*threads);
+  ProgressBar bar;
+  options.progress = [&](const QuantizeProgress& progress) { bar.Show(progress); };
+  InterruptWatcher::LeaveAtOnce(true);
+  const absl::StatusOr<QuantizeReport> result = Quantize((*rest)[0], (*rest)[1], options);
+  bar.Clear();
+  if (!result.ok()) {
+    std::cerr << "tessera: " << result.status().message() << "\n";
+    if (absl::IsAlreadyExists(result.status())) std::cerr << "Use --force to replace it.\n";
+    return kFailed;
+  }
+  for (const std::string& warning : result->warnings) std::cerr << "warning: " << warning << "\n";
+  if (report != "none") PrintReport(*result, report == "all" ? result->tensors.size() : kWorstShown);
+  return OutputExitCode();
+}
+
+}  // namespace tessera::cli
