@@ -85,14 +85,17 @@ TEST_P(GoldenTest, LogitsMatchTransformers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Isas, GoldenTest, testing::Combine(testing::ValuesIn(cpu::SupportedIsas()), testing::ValuesIn(TinyModels())),
-    [](const auto& info) {
-      std::string name(cpu::IsaName(std::get<0>(info.param)));
-      name += "_" + std::get<1>(info.param);
-      std::replace_if(name.begin(), name.end(), [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
-      return name;
-    });
+INSTANTIATE_TEST_SUITE_P(Isas, GoldenTest,
+                         testing::Combine(testing::ValuesIn(cpu::SupportedIsas()),
+                                          testing::ValuesIn(TinyModels())),
+                         [](const auto& info) {
+                           std::string name(cpu::IsaName(std::get<0>(info.param)));
+                           name += "_" + std::get<1>(info.param);
+                           std::replace_if(
+                               name.begin(), name.end(),
+                               [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace tessera
