@@ -21,9 +21,9 @@ struct Workspace {
 Workspace LayOutWorkspace(int32_t num_sequences, int32_t kv_heads, int32_t group_rows, int32_t head_dim) {
   const size_t rows = size_t(num_sequences) * kFmhaMaxSplits * kv_heads * 8 * RowTiles(group_rows);
   Workspace w;
-  w.arrivals = 0;
+  w.arrivals = 256;  // the scheduling counters come first
   // Sized for the most sequences, so that it stays where it is, and zero, whatever the size of the call.
-  w.stats = AlignUp(size_t(kFmhaMaxSequences) * kv_heads * sizeof(int32_t));
+  w.stats = w.arrivals + AlignUp(size_t(kFmhaMaxSequences) * kv_heads * sizeof(int32_t));
   w.out = w.stats + AlignUp(rows * sizeof(float2));
   w.total = w.out + AlignUp(rows * head_dim * sizeof(float));
   return w;
@@ -111,6 +111,8 @@ const char* FmhaDecode(const FmhaDecodeParams& params, cudaStream_t stream) {
   const Workspace layout =
       LayOutWorkspace(params.num_sequences, params.num_kv_heads, args.group_rows, params.head_dim);
   uint8_t* workspace = static_cast<uint8_t*>(params.workspace);
+  args.next_item = reinterpret_cast<int32_t*>(workspace);
+  args.done_ctas = args.next_item + 1;
   args.arrivals = reinterpret_cast<int32_t*>(workspace + layout.arrivals);
   args.split_stats = reinterpret_cast<float2*>(workspace + layout.stats);
   args.split_out = reinterpret_cast<float*>(workspace + layout.out);

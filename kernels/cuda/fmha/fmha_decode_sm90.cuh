@@ -1,6 +1,7 @@
 // FMHA decode for sm_90: the kernel.
 //
-// A few persistent CTAs an SM walk the work items (sequence, split, KV head). Warp 4 feeds a ring of shared-memory slots
+// A few persistent CTAs an SM take work items (sequence, split, KV head) from a counter: SMs differ in how fast memory
+// serves them, by a third on an H200, so an even share would leave most of them waiting for the slowest. Warp 4 feeds a ring of shared-memory slots
 // through TMA, a slot being 64 keys or 64 values of one head; warps 0 to 3 each attend to 16 of the 64 keys with
 // mma.sync and keep their own running maximum, sum and output, which are merged once an item. Query rows of one KV
 // head (GQA group x query tokens) are packed into the N side: S^T = K Q^T and O^T = V^T P^T, so that a group of 8
@@ -38,7 +39,7 @@ struct FmhaDecodeTraits {
   static constexpr int kBoxes = kHeadDim / kBoxColumns;
   static constexpr int kMergeStride = kHeadDim + 4;  // floats; spreads a fragment over the banks
   static constexpr int kMergeBytes = kConsumerWarps * kRows * kMergeStride * 4;
-  static constexpr int kSmallBytes = 5632;  // barriers, lengths and split prefix sums, merge statistics
+  static constexpr int kSmallBytes = 5760;  // barriers, lengths and split prefix sums, merge statistics
   // Several small CTAs an SM hide each other's waits between items; 228 KB an SM, of which 1 KB a CTA is reserved.
   static constexpr int SlotsThatFit(int ctas) {
     return (233472 / ctas - 1024 - 1024 - 512 - kMergeBytes - kSmallBytes) / kSlotBytes;
@@ -57,8 +58,10 @@ struct FmhaDecodeArgs {
   FmhaDecodeParams p;
   int32_t group_rows;  // query rows of one KV head: q_len * query heads / KV heads
   float scale_log2;    // softmax scale times log2(e)
-  // Workspace.
-  int32_t* arrivals;    // [num_sequences * kv_heads], zero between launches
+  // Workspace. The counters are zero between launches.
+  int32_t* next_item;   // items taken beyond each CTA's first
+  int32_t* done_ctas;
+  int32_t* arrivals;    // [num_sequences * kv_heads]
   float2* split_stats;  // [split][kv_head][row]: maximum (log2 domain), sum
   float* split_out;     // [split][kv_head][row][head_dim]: not normalised
 };
@@ -72,6 +75,9 @@ struct FmhaItem {
   FmhaSplits splits;
 };
 
+// How the producer hands items to the consumers.
+inline constexpr int32_t kFmhaItemQueue = 4;
+
 template <class Traits>
 struct FmhaShared {
   uint8_t* slots;
@@ -79,6 +85,9 @@ struct FmhaShared {
   float2* merge_stats;  // [warp][row]
   uint64_t* full;
   uint64_t* empty;
+  uint64_t* item_full;
+  uint64_t* item_empty;
+  int32_t* item_index;
   int32_t* flag;
   int2* sequences;  // [num_sequences + 1]: splits of the sequences before, length
 
@@ -88,7 +97,10 @@ struct FmhaShared {
     merge_stats = reinterpret_cast<float2*>(merge_out + Traits::kMergeBytes / 4);
     full = reinterpret_cast<uint64_t*>(merge_stats + Traits::kConsumerWarps * Traits::kRows);
     empty = full + Traits::kSlots;
-    flag = reinterpret_cast<int32_t*>(empty + Traits::kSlots);
+    item_full = empty + Traits::kSlots;
+    item_empty = item_full + kFmhaItemQueue;
+    item_index = reinterpret_cast<int32_t*>(item_empty + kFmhaItemQueue);
+    flag = item_index + kFmhaItemQueue;
     sequences = reinterpret_cast<int2*>(flag + 2);
   }
 };
@@ -154,7 +166,18 @@ __device__ void ProduceTiles(const FmhaDecodeArgs& args, const CUtensorMap* k_ma
   const int32_t block_size = args.p.block_size;
   const int32_t rows_per_box = min(block_size, kFmhaTileKeys);
   const int32_t boxes_per_tile = kFmhaTileKeys / rows_per_box;
-  for (int32_t index = blockIdx.x; index < num_items; index += gridDim.x) {
+  RingCursor<kFmhaItemQueue> queue;
+  int32_t index = blockIdx.x;
+  while (true) {
+    ptx::MbarrierWait(&shared.item_empty[queue.slot], queue.phase ^ 1);
+    int32_t next = 0;
+    if (lane == 0) {
+      shared.item_index[queue.slot] = index;
+      ptx::MbarrierArrive(&shared.item_full[queue.slot]);
+      if (index < num_items) next = gridDim.x + atomicAdd(args.next_item, 1);  // arrives while this item streams
+    }
+    if (index >= num_items) break;
+    queue.Next();
     const FmhaItem item = DecodeItem(args, shared.sequences, index);
     const int32_t* table = args.p.block_table + int64_t{item.sequence} * args.p.block_table_stride;
     const int32_t last_block = (item.end - 1) / block_size;
@@ -187,6 +210,12 @@ __device__ void ProduceTiles(const FmhaDecodeArgs& args, const CUtensorMap* k_ma
         ring.Next();
       }
     }
+    index = __shfl_sync(~0u, next, 0);
+  }
+  // Every CTA's last take is behind it when it is done: the last one leaves the counters as it found them.
+  if (lane == 0 && ptx::AtomAddAcqRelGpu(args.done_ctas, 1) == static_cast<int32_t>(gridDim.x) - 1) {
+    *args.next_item = 0;
+    *args.done_ctas = 0;
   }
 }
 
@@ -479,7 +508,14 @@ __device__ void ConsumeTiles(const FmhaDecodeArgs& args, const FmhaShared<Traits
   constexpr uint32_t kConsumers = 32 * Traits::kConsumerWarps;
   RingCursor<Traits::kSlots> ring;
   FmhaWarpState<Traits> state;
-  for (int32_t index = blockIdx.x; index < num_items; index += gridDim.x) {
+  RingCursor<kFmhaItemQueue> queue;
+  while (true) {
+    ptx::MbarrierWait(&shared.item_full[queue.slot], queue.phase);
+    const int32_t index = shared.item_index[queue.slot];
+    __syncwarp();
+    if (lane == 0) ptx::MbarrierArrive(&shared.item_empty[queue.slot]);
+    queue.Next();
+    if (index >= num_items) break;
     const FmhaItem item = DecodeItem(args, shared.sequences, index);
     const int32_t length = item.splits.end;
     LoadQueries(args, item, lane, state);
@@ -544,6 +580,10 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kCtasPerSm)
     for (int32_t slot = 0; slot < Traits::kSlots; ++slot) {
       ptx::MbarrierInit(&shared.full[slot], 1);
       ptx::MbarrierInit(&shared.empty[slot], Traits::kConsumerWarps);
+    }
+    for (int32_t slot = 0; slot < kFmhaItemQueue; ++slot) {
+      ptx::MbarrierInit(&shared.item_full[slot], 1);
+      ptx::MbarrierInit(&shared.item_empty[slot], Traits::kConsumerWarps);
     }
     ptx::FenceBarrierInit();
   }

@@ -25,6 +25,11 @@ const char* CheckShapes(const GroupedGemmParams& p) {
   return nullptr;
 }
 
+// Row tiles of a CTA: with few slots one unit a warp.
+int32_t TilesPerCta(const GemmGeometry& g, int32_t tile_slots) {
+  return tile_slots >= 32 ? kGemmWarps : std::max(1, kGemmWarps / g.chunks);
+}
+
 }  // namespace
 
 int32_t ChooseTileSlots(int64_t slots, int32_t matrices) {
@@ -35,15 +40,15 @@ int32_t ChooseTileSlots(int64_t slots, int32_t matrices) {
 const char* GroupedGemm(const GroupedGemmParams& params, cudaStream_t stream) {
   if (const char* error = CheckShapes(params)) return error;
   const PackedWeights& w = params.weights;
+  const int32_t tiles =
+      params.num_tiles ? params.max_tiles : (params.num_slots + params.tile_slots - 1) / params.tile_slots;
   GemmGeometry g;
   g.groups = w.k / kGroupK;
   g.chunks = (g.groups + kChunkGroups - 1) / kChunkGroups;
-  g.tiles_per_cta = std::max(1, kGemmWarps / g.chunks);
   g.row_tiles = w.n / kRowTile;
+  g.tiles_per_cta = TilesPerCta(g, params.tile_slots);
   g.tile_bytes = PackedTileBytes(w.format, w.k);
   g.matrix_bytes = PackedMatrixBytes(w.format, w.n, w.k);
-  const int32_t tiles =
-      params.num_tiles ? params.max_tiles : (params.num_slots + params.tile_slots - 1) / params.tile_slots;
   const dim3 grid((g.row_tiles + g.tiles_per_cta - 1) / g.tiles_per_cta, tiles);
   const auto launch = w.format == WeightFormat::kNvfp4 ? LaunchGroupedGemmNvfp4 : LaunchGroupedGemmBf16;
   const cudaError_t status = launch(params, g, grid, stream);

@@ -10,8 +10,11 @@ namespace tessera::cuda {
 
 template <WeightFormat kFormat, int kTokenTiles, GemmEpilogue kEpilogue>
 cudaError_t LaunchOne(const GroupedGemmParams& params, const GemmGeometry& geometry, dim3 grid, cudaStream_t stream) {
-  auto* kernel = GroupedGemmKernel<kFormat, kTokenTiles, kEpilogue>;
-  const int32_t shared = geometry.tiles_per_cta * geometry.chunks * PartialSums<kTokenTiles>::kFloats * 4;
+  // Many slots: enough work in one tile, and the activations are shared by more warps.
+  constexpr bool kWarpOwnsTile = kTokenTiles >= 4;
+  auto* kernel = GroupedGemmKernel<kFormat, kTokenTiles, kEpilogue, kWarpOwnsTile>;
+  const int32_t parts = kWarpOwnsTile ? 1 : geometry.chunks;
+  const int32_t shared = geometry.tiles_per_cta * parts * PartialSums<kTokenTiles>::kFloats * 4;
   constexpr int32_t kMostShared = 227 * 1024;
   if (shared > kMostShared) return cudaErrorInvalidValue;
   static const cudaError_t configured =

@@ -1,9 +1,11 @@
 // Grouped GEMM for sm_90, weights as the A operand: the kernel.
 //
-// A CTA computes kRowTile * tiles_per_cta features for up to 8 kTokenTiles slots. Its units of work are (row tile,
-// chunk of k): a warp takes every eighth, streams the unit's weights straight into registers (each is used by this warp
-// alone, so shared memory would only cost a trip), and leaves its partial sums in shared memory. Then the chunks of each
-// row are added in order.
+// A CTA computes kRowTile * tiles_per_cta features for up to 8 kTokenTiles slots. Its units of work are (chunk of k, row
+// tile); a warp takes every eighth and streams the unit's weights straight into registers (each is used by this warp
+// alone, so shared memory would only cost a trip), the next unit's while it multiplies this one's. The sums of a chunk
+// start at zero, and the chunks of a feature are added in order: through shared memory where several warps share a row
+// tile, which few slots need to keep enough loads in flight, else in registers. Both add the same numbers in the same
+// order.
 #ifndef TESSERA_KERNELS_CUDA_LINEAR_GROUPED_GEMM_SM90_CUH_
 #define TESSERA_KERNELS_CUDA_LINEAR_GROUPED_GEMM_SM90_CUH_
 
@@ -21,7 +23,7 @@ inline constexpr int32_t kGemmWarps = 8;
 
 struct GemmGeometry {
   int32_t groups, chunks;   // of k
-  int32_t tiles_per_cta;    // row tiles; a function of k alone
+  int32_t tiles_per_cta;    // row tiles; kGemmWarps where a warp owns a tile
   int32_t row_tiles;        // of a matrix
   size_t tile_bytes, matrix_bytes;
 };
@@ -64,10 +66,8 @@ __device__ __forceinline__ void MultiplyGroup(const Chunk<kFormat>& chunk, const
 
 // One unit: the chunk's groups in order.
 template <WeightFormat kFormat, int kTokenTiles>
-__device__ __forceinline__ void MultiplyChunk(const uint8_t* data, int32_t groups, int32_t first_group, int32_t lane,
+__device__ __forceinline__ void MultiplyChunk(const Chunk<kFormat>& chunk, int32_t groups, int32_t first_group,
                                               const TokenRows<kTokenTiles>& tokens, float (&sums)[kTokenTiles][4]) {
-  Chunk<kFormat> chunk;
-  chunk.Load(data, groups, lane);
 #pragma unroll
   for (int32_t tile = 0; tile < kTokenTiles; ++tile) {
     for (float& sum : sums[tile]) sum = 0.0f;
@@ -92,14 +92,15 @@ struct PartialSums {
     }
   }
 
-  __device__ static float Sum(const float* units, int32_t row_tile, int32_t chunks, int32_t feature, int32_t slot) {
+  // Adds a feature's `parts` (units `stride` apart) in order.
+  __device__ static float Sum(const float* units, int32_t parts, int32_t stride, int32_t feature, int32_t slot) {
     float sum = 0.0f;
-    for (int32_t c = 0; c < chunks; ++c) sum += units[(row_tile * chunks + c) * kFloats + feature * kStride + slot];
+    for (int32_t i = 0; i < parts; ++i) sum += units[i * stride * kFloats + feature * kStride + slot];
     return sum;
   }
 };
 
-template <WeightFormat kFormat, int kTokenTiles, GemmEpilogue kEpilogue>
+template <WeightFormat kFormat, int kTokenTiles, GemmEpilogue kEpilogue, bool kWarpOwnsTile>
 __global__ void __launch_bounds__(32 * kGemmWarps, 1)
     GroupedGemmKernel(const __grid_constant__ GroupedGemmParams p, const __grid_constant__ GemmGeometry g) {
   extern __shared__ float partial_sums[];
@@ -119,13 +120,38 @@ __global__ void __launch_bounds__(32 * kGemmWarps, 1)
   constexpr size_t kChunkBytes = kFormat == WeightFormat::kNvfp4 ? (kChunkGroups + 1) * 512 : kChunkGroups * 2048;
 
   const TokenRows<kTokenTiles> tokens(p, slots, lane);
-  for (int32_t unit = warp; unit < tiles * g.chunks; unit += kGemmWarps) {
-    const int32_t tile = unit / g.chunks, chunk = unit % g.chunks;
-    float sums[kTokenTiles][4];
-    MultiplyChunk<kFormat>(weights + tile * g.tile_bytes + chunk * kChunkBytes,
-                           min(kChunkGroups, g.groups - chunk * kChunkGroups), chunk * kChunkGroups, lane, tokens, sums);
-    Partial::Store(partial_sums + unit * Partial::kFloats, lane, sums);
+  // Unit u is chunk u / tiles of tile u % tiles: warps work on the same activations at the same time. A warp that owns
+  // a tile takes its chunks in order.
+  const int32_t units = tiles * g.chunks;
+  const int32_t step = kWarpOwnsTile ? tiles : kGemmWarps;
+  const auto load = [&](int32_t unit) {
+    const int32_t tile = unit % tiles, chunk = unit / tiles;
+    Chunk<kFormat> loaded;
+    loaded.Load(weights + tile * g.tile_bytes + chunk * kChunkBytes, min(kChunkGroups, g.groups - chunk * kChunkGroups),
+                lane);
+    return loaded;
+  };
+  float totals[kWarpOwnsTile ? kTokenTiles : 1][4] = {};
+  const bool works = !kWarpOwnsTile || warp < tiles;
+  if (works && warp < units) {
+    // Loading the next unit ahead was tried: its registers cost a third of the CTAs, and a fifth of the speed.
+    for (int32_t unit = warp; unit < units; unit += step) {
+      const Chunk<kFormat> current = load(unit);
+      const int32_t first_group = unit / tiles * kChunkGroups;
+      float sums[kTokenTiles][4];
+      MultiplyChunk<kFormat>(current, min(kChunkGroups, g.groups - first_group), first_group, tokens, sums);
+      if constexpr (kWarpOwnsTile) {
+#pragma unroll
+        for (int32_t tile = 0; tile < kTokenTiles; ++tile) {
+          for (int32_t i = 0; i < 4; ++i) totals[tile][i] += sums[tile][i];
+        }
+      } else {
+        Partial::Store(partial_sums + unit * Partial::kFloats, lane, sums);
+      }
+    }
+    if constexpr (kWarpOwnsTile) Partial::Store(partial_sums + warp * Partial::kFloats, lane, totals);
   }
+  const int32_t parts = kWarpOwnsTile ? 1 : g.chunks;
   __syncthreads();
 
   float scale[2] = {1.0f, 1.0f};
@@ -141,9 +167,10 @@ __global__ void __launch_bounds__(32 * kGemmWarps, 1)
     const int32_t out_feature = first_tile * kOutRows + row;
     if (out_feature >= p.out_features) continue;
     const int64_t at = int64_t{slots.x + slot} * p.out_features + out_feature;
-    const float first = Partial::Sum(partial_sums, tile, g.chunks, feature, slot) * scale[feature / 8];
+    const float* sums = partial_sums + tile * Partial::kFloats;
+    const float first = Partial::Sum(sums, parts, tiles, feature, slot) * scale[feature / 8];
     if constexpr (kEpilogue == GemmEpilogue::kSwiglu) {
-      const float up = Partial::Sum(partial_sums, tile, g.chunks, feature + 8, slot) * scale[1];
+      const float up = Partial::Sum(sums, parts, tiles, feature + 8, slot) * scale[1];
       static_cast<__nv_bfloat16*>(p.out)[at] = __float2bfloat16(first / (1.0f + __expf(-first)) * up);
     } else if constexpr (kEpilogue == GemmEpilogue::kAdd) {
       static_cast<float*>(p.out)[at] += first;

@@ -124,8 +124,8 @@ std::vector<uint16_t> RunDecode(const Problem& problem, const std::vector<int32_
   DeviceBuffer<float> d_sinks(problem.sinks);
   DeviceBuffer<uint8_t> workspace(
       FmhaDecodeWorkspaceBytes(which.size(), s.q_len, s.query_heads, s.kv_heads, s.head_dim));
-  // Poisoned but for the arrival counters.
-  EXPECT_EQ(cudaMemset(workspace.get(), 0, 512 * s.kv_heads * 4), cudaSuccess);
+  // Poisoned but for the counters.
+  EXPECT_EQ(cudaMemset(workspace.get(), 0, 256 + 512 * s.kv_heads * 4), cudaSuccess);
   FmhaDecodeParams p;
   p.q = d_q.get();
   p.out = d_out.get();
