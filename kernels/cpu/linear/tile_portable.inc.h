@@ -2,6 +2,9 @@
 
 static constexpr int kMaxTokens = 8;
 
+alignas(64) static constexpr float kE2M1Table[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+                                                     -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+
 static VEC_INLINE void AccumulatePair(const F16& even, const F16& odd, const float* x, int t, F16* sum) {
   for (int i = 0; i < t; ++i) {
     sum[i] = MulAdd(odd, Set(x[2 * i + 1]), sum[i]);
@@ -19,22 +22,19 @@ static void Nvfp4Tile(const std::byte* tile, int64_t k, const void* panel, int t
     F16 sum[kMaxTokens];
     for (int i = 0; i < t; ++i) sum[i] = Zero();
     for (int p = 0; p < 8; ++p) {  // pairs of columns; four in each half
-      F16 even, odd;
+      float even[16], odd[16];
       for (int r = 0; r < 16; ++r) {
-        uint16_t low, high;
-        __builtin_memcpy(&low, codes + p / 4 * 64 + r * 4, 2);
-        __builtin_memcpy(&high, codes + p / 4 * 64 + r * 4 + 2, 2);
-        even.v[r] = nvfp4::E2M1ToFloat(static_cast<uint8_t>((low >> (p % 4 * 4)) & 0xf));
-        odd.v[r] = nvfp4::E2M1ToFloat(static_cast<uint8_t>((high >> (p % 4 * 4)) & 0xf));
+        uint32_t lane;
+        __builtin_memcpy(&lane, codes + p / 4 * 64 + r * 4, 4);
+        even[r] = kE2M1Table[(lane >> (p % 4 * 4)) & 0xf];
+        odd[r] = kE2M1Table[(lane >> (16 + p % 4 * 4)) & 0xf];
       }
-      AccumulatePair(even, odd, x, t, sum);
+      AccumulatePair(Load(even), Load(odd), x, t, sum);
       x += 2 * t;
     }
-    F16 scale;
-    for (int r = 0; r < 16; ++r) {
-      scale.v[r] = nvfp4::E4M3ToFloat(static_cast<uint8_t>(group[block % 4 * 16 + r]));
-    }
-    for (int i = 0; i < t; ++i) total[i] = MulAdd(sum[i], scale, total[i]);
+    float scale[16];
+    for (int r = 0; r < 16; ++r) scale[r] = nvfp4::E4M3ToFloat(static_cast<uint8_t>(group[block % 4 * 16 + r]));
+    for (int i = 0; i < t; ++i) total[i] = MulAdd(sum[i], Load(scale), total[i]);
   }
   for (int i = 0; i < t; ++i) Store(total[i], out + 16 * i);
 }
