@@ -90,20 +90,33 @@ touchy_ranges = ranges([(c, 0) for c in sorted(touchy)])
 array("CodePointRange", "kNfcTouchy", [f"{{0x{a:x}, 0x{b:x}}}" for a, b, _ in touchy_ranges], 8)
 page_bitmap("kNfcTouchyPages", touchy)
 
-lower = []
+
+
+def case_table(name, mapping):
+    ranges_ = []
+    for c, delta in mapping:
+        last = ranges_[-1] if ranges_ else None
+        if last and last[3] == delta and (c - last[1] == last[2] or (last[0] == last[1] and c - last[1] <= 2)):
+            last[2] = c - last[1]
+            last[1] = c
+        else:
+            ranges_.append([c, c, 1, delta])
+    array("CaseRange", name, [f"{{0x{a:x}, 0x{b:x}, {s}, {d}}}" for a, b, s, d in ranges_], 5)
+
+
+def single(c, mapped):
+    return mapped != chr(c) and len(mapped) == 1
+
+
+case_table("kLowerCase", [(c, ord(chr(c).lower()) - c) for c in CODE_POINTS if single(c, chr(c).lower())])
+case_table("kUpperCase", [(c, ord(chr(c).upper()) - c) for c in CODE_POINTS if single(c, chr(c).upper())])
+special = []
 for c in CODE_POINTS:
-    l = chr(c).lower()
-    if l != chr(c) and len(l) == 1:
-        lower.append((c, ord(l) - c))
-case_ranges = []
-for c, delta in lower:
-    last = case_ranges[-1] if case_ranges else None
-    if last and last[3] == delta and (c - last[1] == last[2] or (last[0] == last[1] and c - last[1] <= 2)):
-        last[2] = c - last[1]
-        last[1] = c
-    else:
-        case_ranges.append([c, c, 1, delta])
-array("CaseRange", "kLowerCase", [f"{{0x{a:x}, 0x{b:x}, {s}, {d}}}" for a, b, s, d in case_ranges], 5)
+    upper, title = chr(c).upper(), chr(c).title()
+    if len(upper) > 1 or title != upper:
+        columns = [", ".join(f"0x{ord(x):x}" for x in text) for text in (upper, title)]
+        special.append(f"{{0x{c:x}, {{{columns[0]}}}, {{{columns[1]}}}}}")
+array("SpecialCase", "kSpecialCases", special, 3)
 
 # A stand-in has the same UTF-8 length and general category and is known to Unicode 14.
 representative = {}

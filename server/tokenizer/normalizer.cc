@@ -69,12 +69,7 @@ void Lowercase(std::string* text) {
   std::string out;
   out.reserve(text->size());
   for (size_t pos = 0; pos < text->size();) {
-    const char32_t c = unicode::DecodeAt(*text, &pos);
-    if (c == 0x130) {
-      out += "i\xCC\x87";  // capital I with dot: the one letter whose lower case is two code points
-    } else {
-      unicode::AppendUtf8(unicode::ToLower(c), &out);
-    }
+    unicode::AppendLower(unicode::DecodeAt(*text, &pos), &out);
   }
   *text = std::move(out);
 }

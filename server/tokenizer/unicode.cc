@@ -18,6 +18,19 @@ const Range* FindRange(const Range* ranges, size_t size, char32_t c) {
   return it - 1;
 }
 
+char32_t MapCase(const CaseRange* ranges, size_t size, char32_t c) {
+  const CaseRange* r = FindRange(ranges, size, c);
+  if (r == nullptr || (c - r->first) % r->stride != 0) return c;
+  return static_cast<char32_t>(static_cast<int32_t>(c) + r->delta);
+}
+
+const SpecialCase* FindSpecialCase(char32_t c) {
+  const SpecialCase* end = kSpecialCases + kSpecialCasesSize;
+  const SpecialCase* it = std::lower_bound(kSpecialCases, end, c,
+                                           [](const SpecialCase& s, char32_t v) { return s.code_point < v; });
+  return it != end && it->code_point == c ? it : nullptr;
+}
+
 constexpr char32_t kHangulSyllables = 0xAC00, kLeadJamo = 0x1100, kVowelJamo = 0x1161, kTailJamo = 0x11A7;
 constexpr int kLeadCount = 19, kVowelCount = 21, kTailCount = 28;
 constexpr int kSyllableCount = kLeadCount * kVowelCount * kTailCount;
@@ -220,9 +233,31 @@ bool IsWhitespace(char32_t c) {
 
 char32_t ToLower(char32_t c) {
   if (c < 0x80) return c >= 'A' && c <= 'Z' ? c + 32 : c;
-  const CaseRange* r = FindRange(kLowerCase, kLowerCaseSize, c);
-  if (r == nullptr || (c - r->first) % r->stride != 0) return c;
-  return static_cast<char32_t>(static_cast<int32_t>(c) + r->delta);
+  return MapCase(kLowerCase, kLowerCaseSize, c);
+}
+
+void AppendLower(char32_t c, std::string* out) {
+  if (c == 0x130) {
+    *out += "i\xCC\x87";  // capital I with dot: the one letter whose lower case is two code points
+  } else {
+    AppendUtf8(ToLower(c), out);
+  }
+}
+
+void AppendUpper(char32_t c, std::string* out) {
+  const SpecialCase* s = FindSpecialCase(c);
+  if (s == nullptr) return AppendUtf8(MapCase(kUpperCase, kUpperCaseSize, c), out);
+  for (const char32_t u : s->upper) {
+    if (u != 0) AppendUtf8(u, out);
+  }
+}
+
+void AppendTitle(char32_t c, std::string* out) {
+  const SpecialCase* s = FindSpecialCase(c);
+  if (s == nullptr) return AppendUtf8(MapCase(kUpperCase, kUpperCaseSize, c), out);
+  for (const char32_t t : s->title) {
+    if (t != 0) AppendUtf8(t, out);
+  }
 }
 
 uint8_t CombiningClass(char32_t c) {

@@ -47,6 +47,10 @@ std::string ReplaceInvalid(absl::string_view bytes);
 bool IsWhitespace(char32_t c);
 
 char32_t ToLower(char32_t c);
+// Full case mappings of one character, without regard to its neighbours.
+void AppendLower(char32_t c, std::string* out);
+void AppendUpper(char32_t c, std::string* out);
+void AppendTitle(char32_t c, std::string* out);
 
 std::string Nfc(absl::string_view text);
 std::string Nfd(absl::string_view text);

@@ -41,7 +41,7 @@ extern const size_t kNfcTouchySize;
 extern const uint64_t kNfcTouchyPages[];
 extern const size_t kNfcTouchyPagesSize;
 
-// Every `stride`th code point from first to last has the lower case at distance `delta`.
+// Every `stride`th code point from first to last has its lower or upper case at distance `delta`.
 struct CaseRange {
   char32_t first, last;
   uint32_t stride;
@@ -49,6 +49,17 @@ struct CaseRange {
 };
 extern const CaseRange kLowerCase[];
 extern const size_t kLowerCaseSize;
+extern const CaseRange kUpperCase[];
+extern const size_t kUpperCaseSize;
+
+// Where upper case is several code points, or not the same as title case. Zero beyond the end.
+struct SpecialCase {
+  char32_t code_point;
+  char32_t upper[3];
+  char32_t title[3];
+};
+extern const SpecialCase kSpecialCases[];
+extern const size_t kSpecialCasesSize;
 
 // Code points whose class PCRE2 10.42 (Unicode 14) sees otherwise than the tokenizers library (Unicode 16),
 // and one of the same UTF-8 length that PCRE2 puts into the class where these belong.

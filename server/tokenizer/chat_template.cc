@@ -1,0 +1,170 @@
+#include "server/tokenizer/chat_template.h"
+
+#include <ctime>
+
+#include "absl/strings/str_cat.h"
+#include "server/tokenizer/jinja/interpreter.h"
+#include "server/tokenizer/jinja/parser.h"
+#include "server/tokenizer/json_view.h"
+#include "server/tokenizer/status_macros.h"
+#include "server/tokenizer/text_file.h"
+
+namespace tessera {
+namespace {
+
+using jinja::Value;
+using NamedTokens = std::vector<std::pair<std::string, std::string>>;
+
+// As transformers does before it renders: a key whose value is null is as good as absent (clients send
+// `"content": null`), and a message's reasoning goes by both of the names that templates know it by.
+OrderedJson NormalizeMessage(const OrderedJson& message) {
+  OrderedJson out = OrderedJson::object();
+  const OrderedJson* reasoning = nullptr;
+  for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+    const auto it = message.find(name);
+    if (it != message.end() && !it->is_null()) {
+      reasoning = &*it;
+      break;
+    }
+  }
+  if (reasoning != nullptr) out["thinking"] = *reasoning;
+  for (const auto& [key, value] : message.items()) {
+    if (!value.is_null()) out[key] = value;
+  }
+  if (reasoning != nullptr) out["reasoning_content"] = *reasoning;
+  return out;
+}
+
+std::vector<ByteRange> Complement(const std::vector<ByteRange>& ranges, size_t size) {
+  std::vector<ByteRange> out;
+  size_t done = 0;
+  for (const ByteRange& r : ranges) {
+    if (done < r.begin) out.push_back({done, r.begin});
+    done = r.end;
+  }
+  if (done < size) out.push_back({done, size});
+  return out;
+}
+
+}  // namespace
+
+struct ChatTemplate::Impl {
+  std::string source;
+  jinja::Template parsed;
+  // Named "tool_use": rendered in place of this one if the request has tools.
+  std::shared_ptr<const Impl> with_tools;
+  NamedTokens named_tokens;
+};
+
+ChatTemplate::ChatTemplate(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+
+const std::string& ChatTemplate::source() const { return impl_->source; }
+
+absl::StatusOr<ChatTemplate> ChatTemplate::Parse(absl::string_view source) { return Parse(source, {}); }
+
+absl::StatusOr<ChatTemplate> ChatTemplate::Parse(
+    absl::string_view source, absl::Span<const std::pair<std::string, std::string>> named_tokens) {
+  auto impl = std::make_shared<Impl>();
+  impl->source.assign(source.data(), source.size());
+  impl->named_tokens.assign(named_tokens.begin(), named_tokens.end());
+  absl::StatusOr<jinja::Template> parsed = jinja::ParseTemplate(source);
+  if (!parsed.ok()) {
+    return absl::Status(parsed.status().code(),
+                        absl::StrCat("the chat template: ", parsed.status().message()));
+  }
+  impl->parsed = *std::move(parsed);
+  return ChatTemplate(std::move(impl));
+}
+
+absl::StatusOr<ChatTemplate> ChatTemplate::Load(const std::string& directory, const Tokenizer& tokenizer) {
+  TOKENIZER_ASSIGN_OR_RETURN(const std::optional<std::string> file,
+                             ReadTextFile(directory + "/chat_template.jinja"));
+  if (file) return Parse(*file, tokenizer.named_tokens());
+  // Older checkpoints keep it in JSON.
+  for (const char* name : {"chat_template.json", "tokenizer_config.json"}) {
+    const std::string path = absl::StrCat(directory, "/", name);
+    TOKENIZER_ASSIGN_OR_RETURN(const std::optional<std::string> text, ReadTextFile(path));
+    if (!text) continue;
+    TOKENIZER_ASSIGN_OR_RETURN(const nlohmann::json document, JsonView::ParseDocument(*text, path));
+    const JsonView entry = JsonView(document, path + ": ")["chat_template"];
+    if (entry.is_null()) continue;
+    if (entry.json().is_string()) return Parse(entry.json().get<std::string>(), tokenizer.named_tokens());
+    // [{"name": "default", "template": "..."}, ...]
+    TOKENIZER_ASSIGN_OR_RETURN(const std::vector<JsonView> list, entry.Elements());
+    std::optional<ChatTemplate> chosen, with_tools;
+    for (const JsonView& element : list) {
+      TOKENIZER_ASSIGN_OR_RETURN(const std::string kind, element["name"].String());
+      if (kind != "default" && kind != "tool_use") continue;
+      TOKENIZER_ASSIGN_OR_RETURN(const std::string source, element["template"].String());
+      TOKENIZER_ASSIGN_OR_RETURN(ChatTemplate parsed, Parse(source, tokenizer.named_tokens()));
+      (kind == "default" ? chosen : with_tools) = std::move(parsed);
+    }
+    if (!chosen) return entry.Error("there is no template named \"default\"");
+    if (!with_tools) return *chosen;
+    auto both = std::make_shared<Impl>();
+    TOKENIZER_ASSIGN_OR_RETURN(both->parsed, jinja::ParseTemplate(chosen->source()));
+    both->source = chosen->source();
+    both->named_tokens = chosen->impl_->named_tokens;
+    both->with_tools = with_tools->impl_;
+    return ChatTemplate(std::move(both));
+  }
+  return absl::NotFoundError(absl::StrCat(directory, " has no chat template"));
+}
+
+absl::StatusOr<RenderedPrompt> ChatTemplate::Render(const ChatRequest& request) const {
+  const bool has_tools = !request.tools.is_null() && !(request.tools.is_array() && request.tools.empty());
+  const Impl& impl = has_tools && impl_->with_tools != nullptr ? *impl_->with_tools : *impl_;
+  if (!request.messages.is_array()) return absl::InvalidArgumentError("messages: expected an array");
+  if (!request.tools.is_null() && !request.tools.is_array())
+    return absl::InvalidArgumentError("tools: expected an array");
+  if (!request.variables.is_object() && !request.variables.is_null()) {
+    return absl::InvalidArgumentError("the template's variables: expected an object");
+  }
+  jinja::Dict variables;
+  for (const auto& [name, text] : impl.named_tokens) variables.Set(Value::Str(name), Value::Str(text));
+  if (request.variables.is_object()) {
+    TOKENIZER_ASSIGN_OR_RETURN(const Value extra, Value::FromJson(request.variables));
+    for (const jinja::Dict::Entry& e : extra.dict()->entries()) {
+      const std::string& name = e.key.text()->bytes();
+      const Value* taken = variables.Find(name);
+      if (name == "messages" || name == "tools" || name == "add_generation_prompt" || taken != nullptr) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("the template's variable \"", name, "\" cannot be set"));
+      }
+      variables.Set(e.key, e.value);
+    }
+  }
+  OrderedJson messages = OrderedJson::array();
+  for (size_t i = 0; i < request.messages.size(); ++i) {
+    if (!request.messages[i].is_object()) {
+      return absl::InvalidArgumentError(absl::StrCat("messages[", i, "]: expected an object"));
+    }
+    messages.push_back(NormalizeMessage(request.messages[i]));
+  }
+  TOKENIZER_ASSIGN_OR_RETURN(const Value message_list, Value::FromJson(messages));
+  variables.Set(Value::Str("messages"), message_list);
+  Value tools = Value::MakeNone();
+  if (!request.tools.is_null()) {
+    TOKENIZER_ASSIGN_OR_RETURN(tools, Value::FromJson(request.tools));
+  }
+  variables.Set(Value::Str("tools"), tools);
+  variables.Set(Value::Str("documents"), Value::MakeNone());
+  variables.Set(Value::Str("add_generation_prompt"), Value::Bool(request.add_generation_prompt));
+
+  const int64_t now =
+      request.now_unix_seconds >= 0 ? request.now_unix_seconds : static_cast<int64_t>(std::time(nullptr));
+  jinja::Interpreter interpreter(impl.parsed, variables, now);
+  TOKENIZER_ASSIGN_OR_RETURN(const jinja::Text text, interpreter.Run());
+  RenderedPrompt prompt;
+  prompt.text = text.bytes();
+  prompt.trusted = Complement(text.untrusted(), text.size());
+  return prompt;
+}
+
+absl::StatusOr<std::vector<int32_t>> ChatTemplate::EncodeChat(const ChatRequest& request,
+                                                              const Tokenizer& tokenizer) const {
+  TOKENIZER_ASSIGN_OR_RETURN(const RenderedPrompt prompt, Render(request));
+  return tokenizer.EncodeTrusted(prompt.text, prompt.trusted);
+}
+
+}  // namespace tessera

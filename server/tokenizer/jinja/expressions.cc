@@ -1,0 +1,456 @@
+// The half of the interpreter that evaluates expressions.
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "server/tokenizer/jinja/builtins.h"
+#include "server/tokenizer/jinja/format.h"
+#include "server/tokenizer/jinja/interpreter.h"
+#include "server/tokenizer/status_macros.h"
+#include "server/tokenizer/unicode.h"
+
+namespace tessera::jinja {
+namespace {
+
+// 'dict object' has no attribute 'x'
+Value Missing(const Value& object, const Value& key) {
+  const std::string type = object.is_none() ? "None" : absl::StrCat(object.type_name(), " object");
+  const Text name = Repr(key);
+  return Value::MakeUndefined(key.is_string() ? absl::StrCat("'", type, "' has no attribute ", name.bytes())
+                                              : absl::StrCat(type, " has no element ", name.bytes()));
+}
+
+Value LoopAttribute(const Value& value, absl::string_view name) {
+  LoopState* loop = value.loop();
+  const auto size = static_cast<int64_t>(loop->items->items.size());
+  const auto index = static_cast<int64_t>(loop->index);
+  if (name == "index") return Value::Int(index + 1);
+  if (name == "index0") return Value::Int(index);
+  if (name == "revindex") return Value::Int(size - index);
+  if (name == "revindex0") return Value::Int(size - index - 1);
+  if (name == "first") return Value::Bool(index == 0);
+  if (name == "last") return Value::Bool(index + 1 == size);
+  if (name == "length") return Value::Int(size);
+  if (name == "depth") return Value::Int(loop->depth);
+  if (name == "depth0") return Value::Int(loop->depth - 1);
+  if (name == "previtem") {
+    return index > 0 ? loop->items->items[index - 1] : Value::MakeUndefined("there is no previous item");
+  }
+  if (name == "nextitem") {
+    return index + 1 < size ? loop->items->items[index + 1] : Value::MakeUndefined("there is no next item");
+  }
+  if (name == "cycle") {
+    return Value::MakeFunction("cycle", [index](Interpreter*, const Arguments& a) -> absl::StatusOr<Value> {
+      if (a.positional.empty()) return TemplateError("no items for cycling given");
+      return a.positional[index % a.positional.size()];
+    });
+  }
+  if (name == "changed") {
+    // Holds the loop, which does not hold it.
+    return Value::MakeFunction("changed", [value](Interpreter*, const Arguments& a) -> absl::StatusOr<Value> {
+      LoopState* state = value.loop();
+      const bool same =
+          state->has_changed && std::equal(state->last_changed.begin(), state->last_changed.end(),
+                                           a.positional.begin(), a.positional.end(), Equal);
+      state->last_changed = a.positional;
+      state->has_changed = true;
+      return Value::Bool(!same);
+    });
+  }
+  return Missing(value, Value::Str(name));
+}
+
+// The offsets of a text's characters, and its end.
+std::vector<size_t> CharacterOffsets(const Text& text) {
+  std::vector<size_t> out;
+  for (size_t pos = 0; pos < text.size(); pos += unicode::SequenceLength(text.bytes()[pos]))
+    out.push_back(pos);
+  out.push_back(text.size());
+  return out;
+}
+
+bool Index(int64_t index, size_t size, size_t* out) {
+  const auto n = static_cast<int64_t>(size);
+  if (index < -n || index >= n) return false;
+  *out = static_cast<size_t>(index < 0 ? index + n : index);
+  return true;
+}
+
+}  // namespace
+
+absl::StatusOr<Value> Interpreter::GetItem(const Value& value, const Value& key) {
+  if (value.is_undefined()) return value.UndefinedError();
+  size_t index = 0;
+  if (const Dict* dict = value.dict()) {
+    if (const Value* found = dict->Find(key)) return *found;
+  } else if (const Sequence* s = value.sequence()) {
+    if (s->kind <= Sequence::Kind::kTuple && key.is_integral() &&
+        Index(key.AsInt(), s->items.size(), &index)) {
+      return s->items[index];
+    }
+  } else if (const Text* text = value.text(); text != nullptr && key.is_integral()) {
+    TOKENIZER_RETURN_IF_ERROR(ChargeSteps(text->size() / 16));
+    const std::vector<size_t> offsets = CharacterOffsets(*text);
+    if (Index(key.AsInt(), offsets.size() - 1, &index))
+      return Value::Str(text->Substr(offsets[index], offsets[index + 1]));
+  }
+  if (key.is_string()) {
+    if (value.loop() != nullptr) return LoopAttribute(value, key.text()->view());
+    if (value.ns() != nullptr) {
+      if (const Value* found = value.ns()->attributes.Find(key)) return *found;
+    }
+    TOKENIZER_ASSIGN_OR_RETURN(Value method, FindMethod(value, key.text()->view()));
+    if (!method.is_undefined()) return method;
+  }
+  return Missing(value, key);
+}
+
+absl::StatusOr<Value> Interpreter::GetAttribute(const Value& value, absl::string_view name) {
+  if (value.is_undefined()) return value.UndefinedError();
+  if (value.loop() != nullptr) return LoopAttribute(value, name);
+  // A method goes before a key: `message.items` is the method.
+  TOKENIZER_ASSIGN_OR_RETURN(Value method, FindMethod(value, name));
+  if (!method.is_undefined()) return method;
+  const Dict* dict = value.ns() != nullptr ? &value.ns()->attributes : value.dict();
+  if (dict != nullptr) {
+    if (const Value* found = dict->Find(name)) return *found;
+  }
+  return Missing(value, Value::Str(name));
+}
+
+absl::StatusOr<Value> Interpreter::Call(const Value& callee, const Arguments& arguments) {
+  if (callee.is_undefined()) return callee.UndefinedError();
+  if (callee.callable() == nullptr)
+    return TemplateError(absl::StrCat("'", callee.type_name(), "' object is not callable"));
+  return callee.callable()->function(this, arguments);
+}
+
+absl::StatusOr<Value> Interpreter::ApplyFilter(absl::string_view name, const Value& value,
+                                               const Arguments& arguments) {
+  const FilterFunction filter = FindFilter(name);
+  if (filter == nullptr) return TemplateError(absl::StrCat("No filter named '", name, "'."));
+  return filter(this, value, arguments);
+}
+
+absl::StatusOr<bool> Interpreter::ApplyTest(absl::string_view name, const Value& value,
+                                            const Arguments& arguments) {
+  const TestFunction test = FindTest(name);
+  if (test == nullptr) return TemplateError(absl::StrCat("No test named '", name, "'."));
+  return test(this, value, arguments);
+}
+
+absl::StatusOr<Arguments> Interpreter::EvaluateArguments(const Expr& e, size_t first) {
+  Arguments out;
+  for (size_t i = first; i < e.args.size(); ++i) {
+    TOKENIZER_ASSIGN_OR_RETURN(Value value, Evaluate(*e.args[i]));
+    out.positional.push_back(std::move(value));
+  }
+  for (const NamedExpr& named : e.named) {
+    TOKENIZER_ASSIGN_OR_RETURN(Value value, Evaluate(*named.value));
+    out.named.emplace_back(named.name, std::move(value));
+  }
+  return out;
+}
+
+absl::StatusOr<Value> Interpreter::EvaluateCall(const Expr& e, const Value* caller) {
+  TOKENIZER_ASSIGN_OR_RETURN(const Value callee, Evaluate(*e.args[0]));
+  TOKENIZER_ASSIGN_OR_RETURN(Arguments arguments, EvaluateArguments(e, 1));
+  if (caller != nullptr) arguments.named.emplace_back("caller", *caller);
+  return Call(callee, arguments);
+}
+
+absl::StatusOr<Value> Interpreter::EvaluateFilter(const Expr& e, const Value* block) {
+  if (e.kind != Expr::Kind::kFilter) return Evaluate(e);
+  Value input;
+  if (e.args[0] == nullptr) {
+    input = *block;
+  } else {
+    TOKENIZER_ASSIGN_OR_RETURN(input, EvaluateFilter(*e.args[0], block));
+  }
+  TOKENIZER_ASSIGN_OR_RETURN(const Arguments arguments, EvaluateArguments(e, 1));
+  return ApplyFilter(e.name, input, arguments);
+}
+
+absl::StatusOr<Value> Interpreter::EvaluateInner(const Expr& e) {
+  const auto operand = [&](size_t i) { return Evaluate(*e.args[i]); };
+  switch (e.kind) {
+    case Expr::Kind::kConstant:
+      return e.constant;
+    case Expr::Kind::kName:
+      return Lookup(e.name);
+    case Expr::Kind::kList:
+    case Expr::Kind::kTuple: {
+      TOKENIZER_ASSIGN_OR_RETURN(Arguments items, EvaluateArguments(e, 0));
+      return Value::List(std::move(items.positional),
+                         e.kind == Expr::Kind::kList ? Sequence::Kind::kList : Sequence::Kind::kTuple);
+    }
+    case Expr::Kind::kDict: {
+      Dict dict;
+      for (size_t i = 0; i + 1 < e.args.size(); i += 2) {
+        TOKENIZER_ASSIGN_OR_RETURN(const Value key, operand(i));
+        TOKENIZER_ASSIGN_OR_RETURN(const Value value, operand(i + 1));
+        if (!dict.Set(key, value))
+          return TemplateError(absl::StrCat("unhashable type: '", key.type_name(), "'"));
+      }
+      return Value::FromDict(std::move(dict));
+    }
+    case Expr::Kind::kAttribute: {
+      TOKENIZER_ASSIGN_OR_RETURN(const Value object, operand(0));
+      return GetAttribute(object, e.name);
+    }
+    case Expr::Kind::kItem: {
+      TOKENIZER_ASSIGN_OR_RETURN(const Value object, operand(0));
+      TOKENIZER_ASSIGN_OR_RETURN(const Value key, operand(1));
+      return GetItem(object, key);
+    }
+    case Expr::Kind::kSlice:
+      return EvaluateSlice(e);
+    case Expr::Kind::kCall:
+      return EvaluateCall(e, nullptr);
+    case Expr::Kind::kFilter:
+      return EvaluateFilter(e, nullptr);
+    case Expr::Kind::kTest: {
+      TOKENIZER_ASSIGN_OR_RETURN(const Value value, operand(0));
+      TOKENIZER_ASSIGN_OR_RETURN(const Arguments arguments, EvaluateArguments(e, 1));
+      TOKENIZER_ASSIGN_OR_RETURN(const bool result, ApplyTest(e.name, value, arguments));
+      return Value::Bool(result);
+    }
+    case Expr::Kind::kCondition: {
+      TOKENIZER_ASSIGN_OR_RETURN(const Value condition, operand(1));
+      if (condition.Truthy()) return operand(0);
+      if (e.args[2] != nullptr) return operand(2);
+      return Value::MakeUndefined(
+          "the inline if-expression evaluated to false and no else section was defined.");
+    }
+    case Expr::Kind::kAnd:
+    case Expr::Kind::kOr:
+      for (size_t i = 0; i + 1 < e.args.size(); ++i) {
+        TOKENIZER_ASSIGN_OR_RETURN(Value value, operand(i));
+        if (value.Truthy() == (e.kind == Expr::Kind::kOr)) return value;
+      }
+      return operand(e.args.size() - 1);
+    case Expr::Kind::kNot: {
+      TOKENIZER_ASSIGN_OR_RETURN(const Value value, operand(0));
+      return Value::Bool(!value.Truthy());
+    }
+    case Expr::Kind::kCompare:
+      return EvaluateCompare(e);
+    case Expr::Kind::kBinary: {
+      TOKENIZER_ASSIGN_OR_RETURN(const Value a, operand(0));
+      TOKENIZER_ASSIGN_OR_RETURN(const Value b, operand(1));
+      return Binary(e.name, a, b);
+    }
+    case Expr::Kind::kConcat: {
+      Text text;
+      for (size_t i = 0; i < e.args.size(); ++i) {
+        TOKENIZER_ASSIGN_OR_RETURN(const Value part, operand(i));
+        text.Append(ToText(part));
+      }
+      return MakeString(std::move(text));
+    }
+    case Expr::Kind::kNegative:
+    case Expr::Kind::kPositive: {
+      TOKENIZER_ASSIGN_OR_RETURN(const Value value, operand(0));
+      if (value.is_undefined()) return value.UndefinedError();
+      if (!value.is_number())
+        return TemplateError(absl::StrCat("bad operand type for unary operator: '", value.type_name(), "'"));
+      if (value.is_float())
+        return Value::Float(e.kind == Expr::Kind::kNegative ? -value.AsDouble() : value.AsDouble());
+      if (e.kind == Expr::Kind::kPositive) return Value::Int(value.AsInt());
+      return Binary("-", Value::Int(0), value);
+    }
+  }
+  return absl::InternalError("an expression of no kind");
+}
+
+absl::StatusOr<Value> Interpreter::EvaluateCompare(const Expr& e) {
+  TOKENIZER_ASSIGN_OR_RETURN(Value left, Evaluate(*e.args[0]));
+  for (size_t i = 0; i < e.operators.size(); ++i) {
+    TOKENIZER_ASSIGN_OR_RETURN(Value right, Evaluate(*e.args[i + 1]));
+    const std::string& op = e.operators[i];
+    bool result = false;
+    if (op == "==" || op == "!=") {
+      result = Equal(left, right) == (op == "==");
+    } else if (op == "in" || op == "not in") {
+      TOKENIZER_ASSIGN_OR_RETURN(result, Contains(right, left));
+      result = result == (op == "in");
+    } else if (op == "<" || op == ">") {
+      TOKENIZER_ASSIGN_OR_RETURN(result, op == "<" ? Less(left, right) : Less(right, left));
+    } else {
+      TOKENIZER_ASSIGN_OR_RETURN(result, op == "<=" ? Less(left, right) : Less(right, left));
+      result = result || Equal(left, right);
+    }
+    if (!result) return Value::Bool(false);
+    left = std::move(right);
+  }
+  return Value::Bool(true);
+}
+
+absl::StatusOr<bool> Interpreter::Contains(const Value& container, const Value& item) {
+  if (const Text* text = container.text()) {
+    if (item.is_undefined()) return item.UndefinedError();
+    if (!item.is_string()) {
+      return TemplateError(
+          absl::StrCat("'in <string>' requires string as left operand, not ", item.type_name()));
+    }
+    TOKENIZER_RETURN_IF_ERROR(ChargeSteps(text->size() / 16));
+    return absl::StrContains(text->view(), item.text()->view());
+  }
+  if (const Dict* dict = container.dict()) return dict->Find(item) != nullptr;
+  if (container.sequence() == nullptr && !container.is_undefined()) {
+    return TemplateError(absl::StrCat("argument of type '", container.type_name(), "' is not iterable"));
+  }
+  TOKENIZER_ASSIGN_OR_RETURN(const std::shared_ptr<const Sequence> items, Iterate(container));
+  TOKENIZER_RETURN_IF_ERROR(ChargeSteps(items->items.size()));
+  return std::any_of(items->items.begin(), items->items.end(),
+                     [&](const Value& v) { return Equal(v, item); });
+}
+
+absl::StatusOr<Value> Interpreter::EvaluateSlice(const Expr& e) {
+  TOKENIZER_ASSIGN_OR_RETURN(const Value object, Evaluate(*e.args[0]));
+  if (object.is_undefined()) return object.UndefinedError();
+  std::optional<int64_t> bounds[3];
+  for (int i = 0; i < 3; ++i) {
+    if (e.args[i + 1] == nullptr) continue;
+    TOKENIZER_ASSIGN_OR_RETURN(const Value bound, Evaluate(*e.args[i + 1]));
+    if (bound.is_none()) continue;
+    if (!bound.is_integral()) return TemplateError("slice indices must be integers or None");
+    bounds[i] = bound.AsInt();
+  }
+  const Sequence* sequence = object.sequence();
+  const Text* text = object.text();
+  if (text == nullptr && (sequence == nullptr || sequence->kind > Sequence::Kind::kTuple)) {
+    return TemplateError(absl::StrCat("'", object.type_name(), "' object is not subscriptable"));
+  }
+  std::vector<size_t> offsets;
+  if (text != nullptr) offsets = CharacterOffsets(*text);
+  const auto size = static_cast<int64_t>(text != nullptr ? offsets.size() - 1 : sequence->items.size());
+  TOKENIZER_RETURN_IF_ERROR(ChargeSteps(static_cast<size_t>(size) / 16));
+  const int64_t step = bounds[2].value_or(1);
+  if (step == 0) return TemplateError("slice step cannot be zero");
+  // As Python clips the bounds for either direction.
+  const int64_t low = step > 0 ? 0 : -1, high = step > 0 ? size : size - 1;
+  const auto clip = [&](std::optional<int64_t> bound, int64_t absent) {
+    if (!bound) return absent;
+    const int64_t at = *bound < 0 ? (*bound < -size ? -1 - size : *bound) + size : *bound;
+    return std::clamp(at, low, high);
+  };
+  const int64_t start = clip(bounds[0], step > 0 ? low : high), stop = clip(bounds[1], step > 0 ? high : low);
+  if (text != nullptr && step == 1) {
+    return start < stop ? MakeString(text->Substr(offsets[start], offsets[stop])) : Value::Str("");
+  }
+  Text out;
+  std::vector<Value> items;
+  for (int64_t i = start; step > 0 ? i < stop : i > stop;) {
+    if (text != nullptr) {
+      out.AppendPart(*text, offsets[i], offsets[i + 1]);
+    } else {
+      items.push_back(sequence->items[i]);
+    }
+    if (step > 0 ? step >= stop - i : step <= stop - i) break;  // before it could overflow
+    i += step;
+  }
+  if (text != nullptr) return MakeString(std::move(out));
+  return Value::List(std::move(items), sequence->kind);
+}
+
+namespace {
+
+absl::Status Overflow() { return TemplateError("an integer is too large"); }
+
+absl::StatusOr<Value> IntegerBinary(absl::string_view op, int64_t a, int64_t b) {
+  int64_t result = 0;
+  if (op == "+") {
+    if (__builtin_add_overflow(a, b, &result)) return Overflow();
+    return Value::Int(result);
+  }
+  if (op == "-") {
+    if (__builtin_sub_overflow(a, b, &result)) return Overflow();
+    return Value::Int(result);
+  }
+  if (op == "*") {
+    if (__builtin_mul_overflow(a, b, &result)) return Overflow();
+    return Value::Int(result);
+  }
+  if (op == "**") {
+    if (b < 0) return Value::Float(std::pow(static_cast<double>(a), static_cast<double>(b)));
+    result = 1;
+    for (int64_t base = a; b > 0; b >>= 1) {
+      if ((b & 1) != 0 && __builtin_mul_overflow(result, base, &result)) return Overflow();
+      if (b > 1 && __builtin_mul_overflow(base, base, &base)) return Overflow();
+    }
+    return Value::Int(result);
+  }
+  if (b == 0) return TemplateError("division by zero");
+  if (op == "/") return Value::Float(static_cast<double>(a) / static_cast<double>(b));
+  if (a == INT64_MIN && b == -1) return op == "%" ? absl::StatusOr<Value>(Value::Int(0)) : Overflow();
+  const int64_t quotient = a / b, remainder = a % b;
+  const bool floor_down = remainder != 0 && (remainder < 0) != (b < 0);
+  return Value::Int(op == "%" ? remainder + (floor_down ? b : 0) : quotient - (floor_down ? 1 : 0));
+}
+
+absl::StatusOr<Value> FloatBinary(absl::string_view op, double a, double b) {
+  if (op == "+") return Value::Float(a + b);
+  if (op == "-") return Value::Float(a - b);
+  if (op == "*") return Value::Float(a * b);
+  if (op == "**") return Value::Float(std::pow(a, b));
+  if (b == 0) return TemplateError("float division by zero");
+  if (op == "/") return Value::Float(a / b);
+  double remainder = std::fmod(a, b);
+  if (remainder != 0 && (remainder < 0) != (b < 0)) remainder += b;
+  if (op == "%") return Value::Float(remainder);
+  return Value::Float(std::round((a - remainder) / b));
+}
+
+}  // namespace
+
+absl::StatusOr<Value> Interpreter::Binary(absl::string_view op, const Value& a, const Value& b) {
+  if (a.is_undefined()) return a.UndefinedError();
+  if (a.is_string() && op == "%") {
+    TOKENIZER_ASSIGN_OR_RETURN(Text text, PercentFormat(*a.text(), b));
+    return MakeString(std::move(text));
+  }
+  if (b.is_undefined()) return b.UndefinedError();
+  if (a.is_integral() && b.is_integral()) return IntegerBinary(op, a.AsInt(), b.AsInt());
+  if (a.is_number() && b.is_number()) return FloatBinary(op, a.AsDouble(), b.AsDouble());
+  const Sequence *x = a.sequence(), *y = b.sequence();
+  if (op == "+") {
+    if (a.is_string() && b.is_string()) {
+      Text text = *a.text();
+      text.Append(*b.text());
+      return MakeString(std::move(text));
+    }
+    if (x != nullptr && y != nullptr && x->kind == y->kind && x->kind <= Sequence::Kind::kTuple) {
+      std::vector<Value> items = x->items;
+      items.insert(items.end(), y->items.begin(), y->items.end());
+      TOKENIZER_RETURN_IF_ERROR(ChargeSteps(items.size()));
+      return Value::List(std::move(items), x->kind);
+    }
+  }
+  if (op == "*" && (a.is_integral() || b.is_integral())) {
+    const Value& repeated = a.is_integral() ? b : a;
+    const int64_t count = std::max<int64_t>(0, a.is_integral() ? a.AsInt() : b.AsInt());
+    const Sequence* s = repeated.sequence();
+    if (const Text* text = repeated.text()) {
+      if (count > 0 && text->size() > limits_.string / static_cast<size_t>(count))
+        return ChargeBytes(limits_.string + 1);
+      Text out;
+      for (int64_t i = 0; i < count && !text->empty(); ++i) out.Append(*text);
+      return MakeString(std::move(out));
+    }
+    if (s != nullptr && s->kind <= Sequence::Kind::kTuple) {
+      if (!s->items.empty() && count > limits_.steps / static_cast<int64_t>(s->items.size())) {
+        return ChargeSteps(limits_.steps + 1);
+      }
+      TOKENIZER_RETURN_IF_ERROR(ChargeSteps(s->items.size() * count));
+      std::vector<Value> items;
+      for (int64_t i = 0; i < count; ++i) items.insert(items.end(), s->items.begin(), s->items.end());
+      return Value::List(std::move(items), s->kind);
+    }
+  }
+  return TemplateError(absl::StrCat("unsupported operand type(s) for ", op, ": '", a.type_name(), "' and '",
+                                    b.type_name(), "'"));
+}
+
+}  // namespace tessera::jinja

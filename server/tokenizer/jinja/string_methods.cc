@@ -1,0 +1,415 @@
+// The methods of str.
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "server/tokenizer/jinja/builtins.h"
+#include "server/tokenizer/jinja/format.h"
+#include "server/tokenizer/regex.h"
+#include "server/tokenizer/status_macros.h"
+#include "server/tokenizer/unicode.h"
+
+namespace tessera::jinja {
+namespace {
+
+constexpr int64_t kMaxPadding = 10'000;
+
+using Result = absl::StatusOr<Value>;
+
+std::optional<std::string> Characters(const std::optional<Value>& argument) {
+  if (!argument || !argument->is_string()) return std::nullopt;
+  return argument->text()->bytes();
+}
+
+template <bool kLeft, bool kRight>
+Result StripMethod(Interpreter* in, const Value& v, const Arguments& a) {
+  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("strip", a, {"chars"}));
+  if (args[0] && !args[0]->is_none()) TOKENIZER_RETURN_IF_ERROR(ExpectString(*args[0], "strip arg").status());
+  return in->MakeString(Strip(*v.text(), Characters(args[0]), kLeft, kRight));
+}
+
+Result MakeList(std::vector<Text> parts, Sequence::Kind kind = Sequence::Kind::kList) {
+  std::vector<Value> items;
+  items.reserve(parts.size());
+  for (Text& part : parts) items.push_back(Value::Str(std::move(part)));
+  return Value::List(std::move(items), kind);
+}
+
+// The pieces between stretches of whitespace, from the left or the right.
+std::vector<Text> SplitWhitespace(const Text& text, int64_t limit, bool from_right) {
+  std::vector<Text> out;
+  Text rest = Strip(text, std::nullopt, true, true);
+  while (!rest.empty() && (limit < 0 || static_cast<int64_t>(out.size()) < limit)) {
+    size_t pos = from_right ? rest.size() : 0;
+    // To the first blank.
+    while (from_right ? pos > 0 : pos < rest.size()) {
+      const size_t start = from_right ? unicode::PreviousStart(rest.view(), pos) : pos;
+      const size_t end = from_right ? pos : pos + unicode::SequenceLength(rest.bytes()[pos]);
+      if (Strip(rest.Substr(start, end), std::nullopt, true, false).empty()) break;
+      pos = from_right ? start : end;
+    }
+    out.push_back(from_right ? rest.Substr(pos, rest.size()) : rest.Substr(0, pos));
+    rest = from_right ? Strip(rest.Substr(0, pos), std::nullopt, false, true)
+                      : Strip(rest.Substr(pos, rest.size()), std::nullopt, true, false);
+  }
+  if (!rest.empty()) out.push_back(std::move(rest));
+  if (from_right) std::reverse(out.begin(), out.end());
+  return out;
+}
+
+std::vector<Text> SplitOn(const Text& text, const std::string& separator, int64_t limit, bool from_right) {
+  std::vector<Text> out;
+  size_t begin = 0, end = text.size();
+  while (limit < 0 || static_cast<int64_t>(out.size()) < limit) {
+    const size_t at = from_right ? absl::string_view(text.bytes()).substr(0, end).rfind(separator)
+                                 : text.bytes().find(separator, begin);
+    if (at == std::string::npos) break;
+    out.push_back(from_right ? text.Substr(at + separator.size(), end) : text.Substr(begin, at));
+    (from_right ? end : begin) = from_right ? at : at + separator.size();
+  }
+  out.push_back(text.Substr(begin, end));
+  if (from_right) std::reverse(out.begin(), out.end());
+  return out;
+}
+
+template <bool kFromRight>
+Result SplitMethod(Interpreter* in, const Value& v, const Arguments& a) {
+  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("split", a, {"sep", "maxsplit"}));
+  int64_t limit = -1;
+  if (args[1]) {
+    TOKENIZER_ASSIGN_OR_RETURN(limit, ToInteger(*args[1], "maxsplit"));
+  }
+  const Text& text = *v.text();
+  if (!args[0] || args[0]->is_none()) {
+    // Each piece looks at the rest once more; the charge is for the worst case.
+    std::vector<Text> parts = SplitWhitespace(text, limit, kFromRight);
+    TOKENIZER_RETURN_IF_ERROR(
+        in->ChargeBytes(std::min<size_t>(text.size() * (1 + parts.size() / 64), size_t{1} << 25)));
+    return MakeList(std::move(parts));
+  }
+  TOKENIZER_ASSIGN_OR_RETURN(const Text separator, ExpectString(*args[0], "the separator"));
+  if (separator.empty()) return TemplateError("empty separator");
+  std::vector<Text> parts = SplitOn(text, separator.bytes(), limit, kFromRight);
+  TOKENIZER_RETURN_IF_ERROR(in->ChargeSteps(parts.size()));
+  return MakeList(std::move(parts));
+}
+
+Result SplitLines(Interpreter* in, const Value& v, const Arguments& a) {
+  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("splitlines", a, {"keepends"}));
+  const bool keep = args[0] && args[0]->Truthy();
+  const Text& text = *v.text();
+  std::vector<Text> parts;
+  size_t begin = 0;
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t start = pos;
+    const char32_t c = unicode::DecodeAt(text.view(), &pos);
+    const bool ends =
+        (c >= 0xA && c <= 0xD) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
+    if (!ends) continue;
+    if (c == '\r' && pos < text.size() && text.bytes()[pos] == '\n') ++pos;
+    parts.push_back(text.Substr(begin, keep ? pos : start));
+    begin = pos;
+  }
+  if (begin < text.size()) parts.push_back(text.Substr(begin, text.size()));
+  TOKENIZER_RETURN_IF_ERROR(in->ChargeSteps(parts.size()));
+  return MakeList(std::move(parts));
+}
+
+template <bool kFromRight>
+Result Partition(Interpreter*, const Value& v, const Arguments& a) {
+  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("partition", a, {"sep"}));
+  if (!args[0]) return TemplateError("partition takes a separator");
+  TOKENIZER_ASSIGN_OR_RETURN(const Text separator, ExpectString(*args[0], "the separator"));
+  if (separator.empty()) return TemplateError("empty separator");
+  const Text& text = *v.text();
+  const size_t at = kFromRight ? text.bytes().rfind(separator.bytes()) : text.bytes().find(separator.bytes());
+  if (at == std::string::npos) {
+    return MakeList(
+        kFromRight ? std::vector<Text>{Text(), Text(), text} : std::vector<Text>{text, Text(), Text()},
+        Sequence::Kind::kTuple);
+  }
+  const size_t end = at + separator.size();
+  return MakeList({text.Substr(0, at), text.Substr(at, end), text.Substr(end, text.size())},
+                  Sequence::Kind::kTuple);
+}
+
+// The bytes of [start, end), counted in characters as slices are.
+absl::StatusOr<ByteRange> Window(const Text& text, const std::optional<Value>& start,
+                                 const std::optional<Value>& end) {
+  const auto size = static_cast<int64_t>(unicode::CountCodePoints(text.view()));
+  int64_t bounds[2] = {0, size};
+  const std::optional<Value>* given[2] = {&start, &end};
+  for (int i = 0; i < 2; ++i) {
+    if (!*given[i] || (*given[i])->is_none()) continue;
+    TOKENIZER_ASSIGN_OR_RETURN(bounds[i], ToInteger(**given[i], "a bound"));
+    if (bounds[i] < 0) bounds[i] = std::max<int64_t>(0, bounds[i] < -size ? 0 : bounds[i] + size);
+  }
+  if (bounds[0] > size || bounds[0] > bounds[1]) return ByteRange{1, 0};
+  const auto offset = [&](int64_t characters) {
+    size_t pos = 0;
+    for (; characters > 0 && pos < text.size(); --characters)
+      pos += unicode::SequenceLength(text.bytes()[pos]);
+    return pos;
+  };
+  return ByteRange{offset(bounds[0]), offset(bounds[1])};
+}
+
+template <bool kEnd>
+Result StartsOrEndsWith(Interpreter* in, const Value& v, const Arguments& a) {
+  TOKENIZER_ASSIGN_OR_RETURN(const auto args,
+                             Bind(kEnd ? "endswith" : "startswith", a, {"prefix", "start", "end"}));
+  if (!args[0]) return TemplateError("startswith and endswith take a text");
+  absl::string_view text = v.text()->view();
+  if (args[1] || args[2]) {
+    TOKENIZER_ASSIGN_OR_RETURN(const ByteRange window, Window(*v.text(), args[1], args[2]));
+    if (window.begin > window.end) return Value::Bool(false);
+    text = text.substr(window.begin, window.end - window.begin);
+  }
+  std::vector<Value> candidates = {*args[0]};
+  if (const Sequence* s = args[0]->sequence(); s != nullptr && s->kind == Sequence::Kind::kTuple)
+    candidates = s->items;
+  for (const Value& candidate : candidates) {
+    TOKENIZER_ASSIGN_OR_RETURN(const Text affix,
+                               ExpectString(candidate, "startswith and endswith's argument"));
+    if (kEnd ? absl::EndsWith(text, affix.view()) : absl::StartsWith(text, affix.view()))
+      return Value::Bool(true);
+  }
+  return Value::Bool(false);
+}
+
+template <bool kFromRight, bool kMustFind>
+Result Find(Interpreter*, const Value& v, const Arguments& a) {
+  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("find", a, {"sub", "start", "end"}));
+  if (!args[0]) return TemplateError("find takes a text");
+  TOKENIZER_ASSIGN_OR_RETURN(const Text what, ExpectString(*args[0], "the text to find"));
+  TOKENIZER_ASSIGN_OR_RETURN(const ByteRange window, Window(*v.text(), args[1], args[2]));
+  size_t at = std::string::npos;
+  if (window.begin <= window.end) {
+    const absl::string_view text = v.text()->view().substr(0, window.end);
+    at = kFromRight ? text.rfind(what.view()) : text.find(what.view(), window.begin);
+    if (at != absl::string_view::npos && at < window.begin) at = absl::string_view::npos;
+  }
+  if (at == absl::string_view::npos) {
+    if (kMustFind) return TemplateError("substring not found");
+    return Value::Int(-1);
+  }
+  return Value::Int(static_cast<int64_t>(unicode::CountCodePoints(v.text()->view().substr(0, at))));
+}
+
+Result Count(Interpreter*, const Value& v, const Arguments& a) {
+  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("count", a, {"sub", "start", "end"}));
+  if (!args[0]) return TemplateError("count takes a text");
+  TOKENIZER_ASSIGN_OR_RETURN(const Text what, ExpectString(*args[0], "the text to count"));
+  TOKENIZER_ASSIGN_OR_RETURN(const ByteRange window, Window(*v.text(), args[1], args[2]));
+  if (window.begin > window.end) return Value::Int(0);
+  const absl::string_view text = v.text()->view().substr(window.begin, window.end - window.begin);
+  if (what.empty()) return Value::Int(static_cast<int64_t>(unicode::CountCodePoints(text)) + 1);
+  int64_t count = 0;
+  for (size_t at = text.find(what.view()); at != absl::string_view::npos;
+       at = text.find(what.view(), at + what.size()))
+    ++count;
+  return Value::Int(count);
+}
+
+Result ReplaceMethod(Interpreter* in, const Value& v, const Arguments& a) {
+  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("replace", a, {"old", "new", "count"}));
+  if (!args[0] || !args[1]) return TemplateError("replace takes what to replace and what with");
+  TOKENIZER_ASSIGN_OR_RETURN(const Text from, ExpectString(*args[0], "replace() argument 1"));
+  TOKENIZER_ASSIGN_OR_RETURN(const Text to, ExpectString(*args[1], "replace() argument 2"));
+  int64_t count = -1;
+  if (args[2]) {
+    TOKENIZER_ASSIGN_OR_RETURN(count, ToInteger(*args[2], "count"));
+  }
+  return Replace(in, *v.text(), from, to, count);
+}
+
+template <Text (*kConvert)(const Text&)>
+Result Convert(Interpreter* in, const Value& v, const Arguments& a) {
+  TOKENIZER_RETURN_IF_ERROR(Bind("a method of str", a, {}).status());
+  return in->MakeString(kConvert(*v.text()));
+}
+
+bool Matches(absl::string_view character, const Regex& regex) {
+  bool found = false;
+  return regex.FindAll(character, [&](ByteRange) { found = true; }).ok() && found;
+}
+
+const Regex& Letters() {
+  static const Regex* const kRegex = new Regex(*Regex::Compile(R"(\p{L})"));
+  return *kRegex;
+}
+const Regex& LettersAndNumbers() {
+  static const Regex* const kRegex = new Regex(*Regex::Compile(R"([\p{L}\p{N}])"));
+  return *kRegex;
+}
+const Regex& Numbers() {
+  static const Regex* const kRegex = new Regex(*Regex::Compile(R"(\p{N})"));
+  return *kRegex;
+}
+const Regex& Decimals() {
+  static const Regex* const kRegex = new Regex(*Regex::Compile(R"(\p{Nd})"));
+  return *kRegex;
+}
+const Regex& Digits() {
+  static const Regex* const kRegex =
+      new Regex(*Regex::Compile(R"([\p{Nd}\x{b2}\x{b3}\x{b9}\x{2070}\x{2074}-\x{2079}\x{2080}-\x{2089}])"));
+  return *kRegex;
+}
+
+template <const Regex& (*kClass)()>
+Result IsAll(Interpreter*, const Value& v, const Arguments& a) {
+  TOKENIZER_RETURN_IF_ERROR(Bind("a method of str", a, {}).status());
+  const absl::string_view text = v.text()->view();
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t length = unicode::SequenceLength(text[pos]);
+    if (!Matches(text.substr(pos, length), kClass())) return Value::Bool(false);
+    pos += length;
+  }
+  return Value::Bool(!text.empty());
+}
+
+Result IsSpace(Interpreter*, const Value& v, const Arguments& a) {
+  TOKENIZER_RETURN_IF_ERROR(Bind("isspace", a, {}).status());
+  return Value::Bool(!v.text()->empty() && Strip(*v.text(), std::nullopt, true, false).empty());
+}
+
+Result IsAscii(Interpreter*, const Value& v, const Arguments&) {
+  const std::string& s = v.text()->bytes();
+  return Value::Bool(std::all_of(s.begin(), s.end(), [](char c) { return static_cast<uint8_t>(c) < 0x80; }));
+}
+
+Result IsUpper(Interpreter*, const Value& v, const Arguments&) {
+  return Value::Bool(Upper(*v.text()).bytes() == v.text()->bytes() &&
+                     Lower(*v.text()).bytes() != v.text()->bytes());
+}
+
+Result IsLower(Interpreter*, const Value& v, const Arguments&) {
+  return Value::Bool(Lower(*v.text()).bytes() == v.text()->bytes() &&
+                     Upper(*v.text()).bytes() != v.text()->bytes());
+}
+
+// str.title: a word begins behind anything that is no letter.
+Text Title(const Text& text) {
+  Text out;
+  size_t pos = 0;
+  bool inside = false;
+  while (pos < text.size()) {
+    const size_t end = pos + unicode::SequenceLength(text.bytes()[pos]);
+    const Text character = text.Substr(pos, end);
+    const bool cased = Upper(character).bytes() != Lower(character).bytes();
+    out.Append(inside ? Lower(character) : Capitalize(character));
+    inside = cased;
+    pos = end;
+  }
+  return out;
+}
+
+template <bool kPrefix>
+Result RemoveAffix(Interpreter*, const Value& v, const Arguments& a) {
+  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("removeprefix", a, {"affix"}));
+  if (!args[0]) return TemplateError("removeprefix and removesuffix take a text");
+  TOKENIZER_ASSIGN_OR_RETURN(const Text affix, ExpectString(*args[0], "the affix"));
+  const Text& text = *v.text();
+  if (kPrefix && absl::StartsWith(text.view(), affix.view()))
+    return Value::Str(text.Substr(affix.size(), text.size()));
+  if (!kPrefix && absl::EndsWith(text.view(), affix.view()))
+    return Value::Str(text.Substr(0, text.size() - affix.size()));
+  return v;
+}
+
+// 'l': ljust, 'r': rjust, 'c': center, 'z': zfill
+template <char kHow>
+Result Pad(Interpreter* in, const Value& v, const Arguments& a) {
+  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("a method of str", a, {"width", "fillchar"}));
+  if (!args[0]) return TemplateError("a width is missing");
+  TOKENIZER_ASSIGN_OR_RETURN(const int64_t width, ToInteger(*args[0], "width"));
+  Text fill(kHow == 'z' ? "0" : " ", false);
+  if (args[1]) {
+    TOKENIZER_ASSIGN_OR_RETURN(fill, ExpectString(*args[1], "fillchar"));
+    if (unicode::CountCodePoints(fill.view()) != 1)
+      return TemplateError("The fill character must be exactly one character long");
+  }
+  if (width > kMaxPadding) return TemplateError("the width is too large");
+  const Text& text = *v.text();
+  const int64_t missing = width - static_cast<int64_t>(unicode::CountCodePoints(text.view()));
+  if (missing <= 0) return v;
+  const int64_t left = kHow == 'l' ? 0 : kHow == 'c' ? missing / 2 + (missing & width & 1) : missing;
+  Text out;
+  size_t sign = 0;
+  if (kHow == 'z' && (text.bytes()[0] == '-' || text.bytes()[0] == '+')) sign = 1;
+  out.AppendPart(text, 0, sign);
+  for (int64_t i = 0; i < left; ++i) out.Append(fill);
+  out.AppendPart(text, sign, text.size());
+  for (int64_t i = left; i < missing; ++i) out.Append(fill);
+  return in->MakeString(std::move(out));
+}
+
+Result JoinMethod(Interpreter* in, const Value& v, const Arguments& a) {
+  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("join", a, {"iterable"}));
+  if (!args[0]) return TemplateError("join takes what to join");
+  TOKENIZER_ASSIGN_OR_RETURN(const std::shared_ptr<const Sequence> items, Iterate(*args[0]));
+  TOKENIZER_RETURN_IF_ERROR(in->ChargeSteps(items->items.size()));
+  Text out;
+  for (size_t i = 0; i < items->items.size(); ++i) {
+    TOKENIZER_ASSIGN_OR_RETURN(const Text part,
+                               ExpectString(items->items[i], absl::StrCat("sequence item ", i)));
+    if (i > 0) out.Append(*v.text());
+    out.Append(part);
+    if (out.size() > (size_t{1} << 20)) TOKENIZER_RETURN_IF_ERROR(in->ChargeBytes(out.size()));
+  }
+  return in->MakeString(std::move(out));
+}
+
+Result FormatMethod(Interpreter* in, const Value& v, const Arguments& a) {
+  TOKENIZER_ASSIGN_OR_RETURN(Text out, BraceFormat(*v.text(), a));
+  return in->MakeString(std::move(out));
+}
+
+}  // namespace
+
+FilterFunction FindStringMethod(absl::string_view name) {
+  static const FilterTable* const kMethods = new FilterTable({
+      {"capitalize", Convert<Capitalize>},
+      {"casefold", Convert<Lower>},
+      {"center", Pad<'c'>},
+      {"count", Count},
+      {"endswith", StartsOrEndsWith<true>},
+      {"find", Find<false, false>},
+      {"format", FormatMethod},
+      {"index", Find<false, true>},
+      {"isalnum", IsAll<LettersAndNumbers>},
+      {"isalpha", IsAll<Letters>},
+      {"isascii", IsAscii},
+      {"isdecimal", IsAll<Decimals>},
+      {"isdigit", IsAll<Digits>},
+      {"islower", IsLower},
+      {"isnumeric", IsAll<Numbers>},
+      {"isspace", IsSpace},
+      {"isupper", IsUpper},
+      {"join", JoinMethod},
+      {"ljust", Pad<'l'>},
+      {"lower", Convert<Lower>},
+      {"lstrip", StripMethod<true, false>},
+      {"partition", Partition<false>},
+      {"removeprefix", RemoveAffix<true>},
+      {"removesuffix", RemoveAffix<false>},
+      {"replace", ReplaceMethod},
+      {"rfind", Find<true, false>},
+      {"rindex", Find<true, true>},
+      {"rjust", Pad<'r'>},
+      {"rpartition", Partition<true>},
+      {"rsplit", SplitMethod<true>},
+      {"rstrip", StripMethod<false, true>},
+      {"split", SplitMethod<false>},
+      {"splitlines", SplitLines},
+      {"startswith", StartsOrEndsWith<false>},
+      {"strip", StripMethod<true, true>},
+      {"title", Convert<Title>},
+      {"upper", Convert<Upper>},
+      {"zfill", Pad<'z'>},
+  });
+  const auto it = kMethods->find(name);
+  return it == kMethods->end() ? nullptr : it->second;
+}
+
+}  // namespace tessera::jinja
