@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Shared by the scripts of deploy/ and tests/: messages, root rights, building with progress. Sourced, never run.
 # Needs bash and coreutils alone.
 
@@ -7,9 +8,9 @@ export LC_ALL=C.UTF-8
 tessera_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 
 if [[ -t 1 && -z ${NO_COLOR:-} && ${TERM:-dumb} != dumb ]]; then
-  bold=$'\e[1m' dim=$'\e[2m' red=$'\e[31m' reset=$'\e[0m' on_terminal=1
+  bold=$'\e[1m' red=$'\e[31m' reset=$'\e[0m' on_terminal=1
 else
-  bold='' dim='' red='' reset='' on_terminal=
+  bold='' red='' reset='' on_terminal=
 fi
 
 # step TEXT: the heading of a stage.
