@@ -121,7 +121,9 @@ ModelSpec ReadQwen3Moe(const nlohmann::json& config, std::vector<std::string>* p
   MlpSpec moe;
   moe.kind = MlpKind::kMoe;
   // transformers 5 may write the key under its common name.
-  moe.num_experts = keys.Int(keys.Has("num_experts") ? "num_experts" : "num_local_experts", 0, 1 << 16);
+  moe.num_experts = keys.Int(
+      keys.Has("num_local_experts") && !keys.Has("num_experts") ? "num_local_experts" : "num_experts", 0,
+      1 << 16);
   int num_dense = 0;
   for (int64_t i = 0; i < num_layers; ++i) {
     LayerSpec layer;

@@ -1,0 +1,223 @@
+#include "server/model/quantize.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/nvfp4/quantize.h"
+#include "nlohmann/json.hpp"
+#include "server/model/checkpoint.h"
+#include "tests/unit/server/model/test_files.h"
+
+namespace tessera {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+class QuantizeTest : public testing::TestWithParam<std::string> {
+ protected:
+  // A copy of a golden BF16 checkpoint as one file, with some tensors in another type.
+  void CopyAs(const std::string& name, DType dtype) {
+    std::filesystem::create_directory(directory_ / "in");
+    for (const auto& entry : std::filesystem::directory_iterator(GoldenDirectory(name))) {
+      if (entry.path().extension() == ".json") std::filesystem::copy(entry.path(), directory_ / "in");
+    }
+    std::filesystem::remove(directory_ / "in/model.safetensors.index.json");
+    auto reader = SafetensorsReader::OpenDirectory(GoldenDirectory(name));
+    ASSERT_TRUE(reader.ok());
+    std::vector<SafetensorsWriter::Entry> entries;
+    for (const auto& [tensor_name, tensor] : (*reader)->tensors())
+      entries.push_back({tensor_name, dtype, tensor.shape});
+    auto writer = SafetensorsWriter::Create(directory_ / "in/model.safetensors", entries, {});
+    ASSERT_TRUE(writer.ok());
+    for (const auto& [tensor_name, tensor] : (*reader)->tensors()) {
+      std::vector<uint8_t> data;
+      for (int64_t i = 0; i < tensor.num_elements(); ++i) {
+        uint16_t bits;
+        std::memcpy(&bits, tensor.data.data() + 2 * i, 2);
+        uint32_t wide = static_cast<uint32_t>(bits) << 16;
+        if (tensor_name == poisoned_ && i == poisoned_index_) wide = std::bit_cast<uint32_t>(poison_);
+        for (int b = dtype == DType::kF32 ? 0 : 2; b < 4; ++b) data.push_back(wide >> (8 * b));
+      }
+      ASSERT_TRUE((*writer)->Write(tensor_name, data).ok());
+    }
+    ASSERT_TRUE((*writer)->Finish().ok());
+  }
+
+  void ExpectSameTensors(const std::string& a, const std::string& b) {
+    auto first = SafetensorsReader::OpenDirectory(a);
+    auto second = SafetensorsReader::OpenDirectory(b);
+    ASSERT_TRUE(first.ok() && second.ok());
+    ASSERT_EQ((*first)->tensors().size(), (*second)->tensors().size());
+    for (const auto& [name, tensor] : (*first)->tensors()) {
+      const TensorView* other = (*second)->Find(name);
+      ASSERT_NE(other, nullptr) << name;
+      EXPECT_EQ(tensor.dtype, other->dtype) << name;
+      EXPECT_EQ(tensor.shape, other->shape) << name;
+      EXPECT_EQ(tensor.data, other->data) << name;
+    }
+  }
+
+  TemporaryDirectory directory_;
+  std::string poisoned_;
+  int64_t poisoned_index_ = 0;
+  float poison_ = 0;
+};
+
+// tests/golden/quantize_reference.py made the NVFP4 checkpoints, in numpy and torch.
+TEST_P(QuantizeTest, EveryByteAsTheReference) {
+  auto report = Quantize(GoldenDirectory(GetParam() + "_bf16"), directory_ / "out", {.num_threads = 3});
+  ASSERT_TRUE(report.ok()) << report.status();
+  ExpectSameTensors(directory_ / "out", GoldenDirectory(GetParam() + "_nvfp4"));
+  EXPECT_EQ(directory_.num_entries(), 1);
+
+  // The report tells the truth: the error again, from the files.
+  auto original = Checkpoint::Open(GoldenDirectory(GetParam() + "_bf16"));
+  auto quantized = Checkpoint::Open(directory_ / "out");
+  ASSERT_TRUE(original.ok() && quantized.ok()) << quantized.status();
+  const LinearWeights& source = (*original)->weights().layers.back().experts[0].down;
+  const LinearWeights& result = (*quantized)->weights().layers.back().experts[0].down;
+  double error = 0, signal = 0, largest = 0;
+  std::vector<float> row(result.in);
+  for (int64_t r = 0; r < result.out; ++r) {
+    nvfp4::DequantizeRow(result.data.data() + r * result.in / 2,
+                         result.block_scales.data() + r * result.in / 16, result.in, result.tensor_scale,
+                         row.data());
+    for (int64_t c = 0; c < result.in; ++c) {
+      uint16_t bits;
+      std::memcpy(&bits, source.data.data() + 2 * (r * result.in + c), 2);
+      const double value = ToFloat(Bf16{bits});
+      error += (row[c] - value) * (row[c] - value);
+      signal += value * value;
+      largest = std::max(largest, std::abs(row[c] - value));
+    }
+  }
+  const auto entry = std::find_if(report->tensors.begin(), report->tensors.end(),
+                                  [&](const TensorError& tensor) { return tensor.name == result.name; });
+  ASSERT_NE(entry, report->tensors.end());
+  EXPECT_NEAR(entry->relative_rms, std::sqrt(error / signal), 1e-6);
+  EXPECT_NEAR(entry->sqnr_db, 10 * std::log10(signal / error), 1e-4);
+  EXPECT_NEAR(entry->max_abs, largest, 1e-6);
+  EXPECT_GT(entry->sqnr_db, 15);
+  EXPECT_EQ(report->output_bytes, std::filesystem::file_size(directory_ / "out/model.safetensors"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, QuantizeTest, testing::Values("moe", "mixed", "bias"));
+
+TEST_F(QuantizeTest, WritesTheConfiguration) {
+  CopyAs("mixed_bf16", DType::kBf16);
+  WriteFile(directory_ / "in/tokenizer.json", "{\"a\":1}");
+  WriteFile(directory_ / "in/generation_config.json", R"({"temperature":0.5})");
+  WriteFile(directory_ / "in/unrelated.txt", "x");
+  ASSERT_TRUE(Quantize(directory_ / "in", directory_ / "out/", {.attention = false}).ok());
+  const json before = json::parse(ReadFile(directory_ / "in/config.json"));
+  json after = json::parse(ReadFile(directory_ / "out/config.json"));
+  const json quantization = after["quantization_config"];
+  after.erase("quantization_config");
+  EXPECT_EQ(after, before);
+  EXPECT_EQ(quantization["quant_algo"], "W4A16_NVFP4");
+  EXPECT_EQ(quantization["quant_method"], "modelopt");
+  EXPECT_TRUE(quantization["config_groups"]["group_0"]["input_activations"].is_null());
+  EXPECT_EQ(quantization["config_groups"]["group_0"]["weights"]["group_size"], 16);
+  const auto ignore = quantization["ignore"].get<std::vector<std::string>>();
+  EXPECT_THAT(ignore,
+              testing::IsSupersetOf({"lm_head", "model.layers.3.mlp.gate", "model.layers.0.self_attn.q_proj",
+                                     "model.layers.2.self_attn.o_proj"}));
+  EXPECT_THAT(ignore,
+              testing::Not(testing::Contains("model.layers.0.mlp.gate")));  // a dense layer has no router
+  const json hf = json::parse(ReadFile(directory_ / "out/hf_quant_config.json"));
+  EXPECT_EQ(hf["quantization"]["exclude_modules"], quantization["ignore"]);
+  EXPECT_EQ(ReadFile(directory_ / "out/tokenizer.json"), "{\"a\":1}");
+  EXPECT_TRUE(std::filesystem::exists(directory_ / "out/generation_config.json"));
+  EXPECT_FALSE(std::filesystem::exists(directory_ / "out/unrelated.txt"));
+
+  auto checkpoint = Checkpoint::Open(directory_ / "out");
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_EQ((*checkpoint)->weights().layers[0].q.format, WeightFormat::kBf16);
+  EXPECT_EQ((*checkpoint)->weights().layers[0].experts[0].up.format, WeightFormat::kNvfp4);
+  EXPECT_THAT((*checkpoint)->facts().warnings, testing::IsEmpty());
+}
+
+TEST_F(QuantizeTest, TheInputsTypeDoesNotMatter) {
+  CopyAs("moe_bf16", DType::kF32);  // the same values
+  auto report = Quantize(directory_ / "in", directory_ / "out", {});
+  ASSERT_TRUE(report.ok()) << report.status();
+  ExpectSameTensors(directory_ / "out", GoldenDirectory("moe_nvfp4"));
+  EXPECT_THAT(report->warnings, testing::ElementsAre(HasSubstr("rounded")));
+}
+
+TEST_F(QuantizeTest, FourOverSixIsCloser) {
+  auto plain = Quantize(GoldenDirectory("moe_bf16"), directory_ / "plain", {});
+  auto better = Quantize(GoldenDirectory("moe_bf16"), directory_ / "better", {.four_over_six = true});
+  ASSERT_TRUE(plain.ok() && better.ok());
+  EXPECT_LT(better->relative_rms, plain->relative_rms);
+  EXPECT_TRUE(Checkpoint::Open(directory_ / "better").ok());
+}
+
+TEST_F(QuantizeTest, ReportsProgress) {
+  std::vector<QuantizeProgress> seen;
+  ASSERT_TRUE(Quantize(GoldenDirectory("moe_bf16"), directory_ / "out",
+                       {.num_threads = 3, .progress = [&](const QuantizeProgress& p) { seen.push_back(p); }})
+                  .ok());
+  ASSERT_FALSE(seen.empty());
+  for (size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(seen[i].tensors_done, static_cast<int64_t>(i) + 1);
+  EXPECT_EQ(seen.back().tensors_done, seen.back().tensors_total);
+  EXPECT_EQ(seen.back().bytes_done, seen.back().bytes_total);
+}
+
+TEST_F(QuantizeTest, BadInputLeavesNothingBehind) {
+  for (const auto& [tensor, index, value] :
+       {std::tuple("model.layers.1.mlp.experts.4.up_proj.weight", 77, std::numeric_limits<float>::infinity()),
+        std::tuple("model.layers.0.self_attn.k_proj.weight", 0, std::numeric_limits<float>::quiet_NaN()),
+        std::tuple("model.norm.weight", 3, -std::numeric_limits<float>::infinity())}) {
+    poisoned_ = tensor;
+    poisoned_index_ = index;
+    poison_ = value;
+    CopyAs("moe_bf16", DType::kF32);
+    const absl::Status status = Quantize(directory_ / "in", directory_ / "out", {.num_threads = 2}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(status.message(), HasSubstr(absl::StrCat("\"", tensor, "\": element ", index)));
+    EXPECT_EQ(directory_.num_entries(), 1);  // the input
+    std::filesystem::remove_all(directory_ / "in");
+  }
+  EXPECT_THAT(Quantize(GoldenDirectory("moe_nvfp4"), directory_ / "out", {}).status().message(),
+              HasSubstr("NVFP4 already"));
+  EXPECT_FALSE(Quantize(directory_ / "nowhere", directory_ / "out", {}).ok());
+  EXPECT_FALSE(Quantize(GoldenDirectory("moe_bf16"), directory_ / "no/such/parent", {}).ok());
+  EXPECT_EQ(directory_.num_entries(), 0);
+}
+
+TEST_F(QuantizeTest, OverwritesOnlyWhenAskedAndOnlyModels) {
+  ASSERT_TRUE(Quantize(GoldenDirectory("moe_bf16"), directory_ / "out", {}).ok());
+  EXPECT_EQ(Quantize(GoldenDirectory("bias_bf16"), directory_ / "out", {}).status().code(),
+            absl::StatusCode::kAlreadyExists);
+  ExpectSameTensors(directory_ / "out", GoldenDirectory("moe_nvfp4"));
+  ASSERT_TRUE(Quantize(GoldenDirectory("bias_bf16"), directory_ / "out", {.overwrite = true}).ok());
+  ExpectSameTensors(directory_ / "out", GoldenDirectory("bias_nvfp4"));
+  EXPECT_EQ(directory_.num_entries(), 1);
+
+  std::filesystem::create_directory(directory_ / "precious");
+  WriteFile(directory_ / "precious/thesis.txt", "x");
+  EXPECT_EQ(
+      Quantize(GoldenDirectory("moe_bf16"), directory_ / "precious", {.overwrite = true}).status().code(),
+      absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(std::filesystem::exists(directory_ / "precious/thesis.txt"));
+}
+
+TEST_F(QuantizeTest, NeverReplacesItsInput) {
+  CopyAs("moe_bf16", DType::kBf16);
+  std::filesystem::create_directory_symlink(directory_ / "in", directory_ / "link");
+  for (const std::string& out :
+       {directory_ / "in", directory_ / "in/", directory_ / "link", directory_.path()}) {
+    EXPECT_FALSE(Quantize(directory_ / "in", out, {.overwrite = true}).ok()) << out;
+  }
+  EXPECT_TRUE(Checkpoint::Open(directory_ / "in").ok());
+  EXPECT_EQ(directory_.num_entries(), 2);
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,233 @@
+#include "server/model/weights.h"
+
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <map>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "server/model/checkpoint.h"
+#include "tests/unit/server/model/test_files.h"
+
+namespace tessera {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+struct Tensor {
+  DType dtype;
+  std::vector<int64_t> shape;
+  std::vector<uint8_t> data;
+};
+using Tensors = std::map<std::string, Tensor>;
+
+std::vector<uint8_t> FloatBytes(float value) {
+  std::vector<uint8_t> bytes(sizeof(value));
+  std::memcpy(bytes.data(), &value, sizeof(value));
+  return bytes;
+}
+
+// Golden checkpoints with something changed.
+class WeightsTest : public testing::Test {
+ protected:
+  absl::StatusOr<std::unique_ptr<Checkpoint>> OpenChanged(const std::string& name,
+                                                          const std::function<void(Tensors&)>& change) {
+    Tensors tensors;
+    {
+      auto reader = SafetensorsReader::OpenDirectory(GoldenDirectory(name));
+      EXPECT_TRUE(reader.ok()) << reader.status();
+      for (const auto& [tensor_name, tensor] : (*reader)->tensors()) {
+        tensors[tensor_name] = {tensor.dtype, tensor.shape, {tensor.data.begin(), tensor.data.end()}};
+      }
+    }
+    change(tensors);
+    std::vector<SafetensorsWriter::Entry> entries;
+    for (const auto& [tensor_name, tensor] : tensors)
+      entries.push_back({tensor_name, tensor.dtype, tensor.shape});
+    auto writer = SafetensorsWriter::Create(directory_ / "model.safetensors", entries, {});
+    EXPECT_TRUE(writer.ok()) << writer.status();
+    for (const auto& [tensor_name, tensor] : tensors) {
+      EXPECT_TRUE((*writer)->Write(tensor_name, tensor.data).ok()) << tensor_name;
+    }
+    EXPECT_TRUE((*writer)->Finish().ok());
+    WriteFile(directory_ / "config.json", ReadFile(GoldenDirectory(name) + "/config.json"));
+    return Checkpoint::Open(directory_.path());
+  }
+
+  std::string ErrorOf(const std::string& name, const std::function<void(Tensors&)>& change) {
+    auto checkpoint = OpenChanged(name, change);
+    EXPECT_EQ(checkpoint.status().code(), absl::StatusCode::kInvalidArgument) << checkpoint.status();
+    return std::string(checkpoint.status().message());
+  }
+
+  TemporaryDirectory directory_;
+};
+
+TEST_F(WeightsTest, ResolvesNvfp4) {
+  auto checkpoint = Checkpoint::Open(GoldenDirectory("moe_nvfp4"));
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const ModelWeights& weights = (*checkpoint)->weights();
+  ASSERT_EQ(weights.layers.size(), 2);
+  ASSERT_EQ(weights.layers[1].experts.size(), 6);
+  const LinearWeights& down = weights.layers[1].experts[5].down;
+  EXPECT_EQ(down.name, "model.layers.1.mlp.experts.5.down_proj");
+  EXPECT_EQ(down.format, WeightFormat::kNvfp4);
+  EXPECT_EQ(down.out, 48);
+  EXPECT_EQ(down.in, 32);
+  EXPECT_EQ(down.data.size(), 48 * 32 / 2);
+  EXPECT_EQ(down.block_scales.size(), 48 * 32 / 16);
+  EXPECT_GT(down.tensor_scale, 0);
+  EXPECT_EQ(weights.layers[0].router.format, WeightFormat::kBf16);
+  EXPECT_EQ(weights.layers[0].q_norm.ToFloat().size(), 32);
+  EXPECT_NE(weights.lm_head.tensor, weights.embeddings.tensor);
+  EXPECT_THAT((*checkpoint)->facts().warnings, testing::IsEmpty());
+}
+
+TEST_F(WeightsTest, CountsParameters) {
+  // hidden 48, 2 layers, 4 query and 2 KV heads of 32, 6 experts (2 a token) of 32, vocabulary 97.
+  auto checkpoint = Checkpoint::Open(GoldenDirectory("moe_nvfp4"));
+  ASSERT_TRUE(checkpoint.ok());
+  const int64_t attention = 48 * 128 * 2 + 48 * 64 * 2 + 2 * 32;
+  const int64_t shared = 48 + 2 * (attention + 2 * 48 + 6 * 48);
+  const CheckpointFacts& facts = (*checkpoint)->facts();
+  EXPECT_EQ(facts.num_parameters, 2 * 97 * 48 + shared + 2 * 6 * 3 * 48 * 32);
+  EXPECT_EQ(facts.num_active_parameters, 97 * 48 + 48 + shared + 2 * 2 * 3 * 48 * 32);
+  int64_t parameters = 0;
+  for (const FormatUse& use : facts.formats) parameters += use.parameters;
+  EXPECT_EQ(parameters, facts.num_parameters);
+  const CheckpointFacts dummy = DummyFacts((*checkpoint)->spec());
+  EXPECT_EQ(dummy.num_parameters, facts.num_parameters);
+  EXPECT_EQ(dummy.weight_bytes, facts.weight_bytes);
+}
+
+TEST_F(WeightsTest, TiedModelsUseTheEmbeddings) {
+  auto checkpoint = Checkpoint::Open(GoldenDirectory("mixed_bf16"));
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const ModelWeights& weights = (*checkpoint)->weights();
+  EXPECT_EQ(weights.lm_head.tensor, weights.embeddings.tensor);
+  EXPECT_EQ(weights.layers[0].experts.size(), 1);  // dense
+  EXPECT_FALSE(weights.layers[0].router.present());
+  EXPECT_EQ(weights.layers[3].experts.size(), 4);
+
+  // Some files hold the output matrix all the same.
+  checkpoint = OpenChanged("mixed_bf16", [](Tensors& tensors) {
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"];
+  });
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_THAT((*checkpoint)->facts().warnings, testing::ElementsAre(HasSubstr("lm_head.weight")));
+}
+
+TEST_F(WeightsTest, MixedFormatsAreTakenTensorByTensor) {
+  Tensors plain;
+  ASSERT_TRUE(OpenChanged("moe_bf16", [&](Tensors& tensors) { plain = tensors; }).ok());
+  const std::string one = "model.layers.0.mlp.experts.2.up_proj";
+  const std::string other = "model.layers.1.self_attn.o_proj";
+  auto checkpoint = OpenChanged("moe_nvfp4", [&](Tensors& tensors) {
+    for (const std::string& name : {one, other}) {
+      tensors[name + ".weight"] = plain[name + ".weight"];
+      tensors.erase(name + ".weight_scale");
+      tensors.erase(name + ".weight_scale_2");
+    }
+    tensors[one + ".weight"].dtype = DType::kF16;
+    tensors["model.layers.0.mlp.experts.1.up_proj.input_scale"] = {DType::kF32, {}, FloatBytes(0.1f)};
+  });
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const ModelWeights& weights = (*checkpoint)->weights();
+  EXPECT_EQ(weights.layers[0].experts[2].up.format, WeightFormat::kF16);
+  EXPECT_EQ(weights.layers[0].experts[2].gate.format, WeightFormat::kNvfp4);
+  EXPECT_EQ(weights.layers[1].o.format, WeightFormat::kBf16);
+  EXPECT_THAT((*checkpoint)->facts().warnings, testing::ElementsAre(HasSubstr("rounded to BF16")));
+}
+
+TEST_F(WeightsTest, GateAndUpMayDifferInTensorScale) {
+  auto checkpoint = OpenChanged("moe_nvfp4", [](Tensors& tensors) {
+    tensors["model.layers.0.mlp.experts.2.up_proj.weight_scale_2"].data = FloatBytes(0.5f);
+  });
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const ExpertWeights& expert = (*checkpoint)->weights().layers[0].experts[2];
+  EXPECT_EQ(expert.up.tensor_scale, 0.5f);
+  EXPECT_NE(expert.gate.tensor_scale, 0.5f);
+}
+
+TEST_F(WeightsTest, RefusesBadTensorScales) {
+  for (const float bad :
+       {0.0f, -1.0f, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    const std::string error = ErrorOf("moe_nvfp4", [&](Tensors& tensors) {
+      tensors["model.layers.0.self_attn.q_proj.weight_scale_2"].data = FloatBytes(bad);
+    });
+    EXPECT_THAT(error, HasSubstr("model.layers.0.self_attn.q_proj.weight_scale_2"));
+    EXPECT_THAT(error, HasSubstr("expected a finite value above 0"));
+  }
+}
+
+TEST_F(WeightsTest, NamesAllThatIsWrongAtOnce) {
+  const std::string error = ErrorOf("moe_nvfp4", [](Tensors& tensors) {
+    tensors.erase("model.layers.0.input_layernorm.weight");
+    tensors.erase("model.layers.0.mlp.experts.3.gate_proj.weight");
+    tensors.erase("model.layers.1.mlp.experts.0.down_proj.weight_scale");
+    std::swap(tensors["model.layers.1.self_attn.k_proj.weight"].shape[0],
+              tensors["model.layers.1.self_attn.k_proj.weight"].shape[1]);
+    tensors["model.layers.1.self_attn.q_norm.weight"].dtype = DType::kI16;
+    tensors["model.layers.7.mlp.gate.weight"] = {DType::kU8, {1}, {1}};
+    tensors["model.layers.0.self_attn.q_proj.weight_packed"] = {DType::kU8, {1}, {1}};
+  });
+  EXPECT_THAT(error,
+              HasSubstr("\"model.layers.0.input_layernorm.weight\" is missing, expected BF16, F16 or F32"));
+  EXPECT_THAT(error, HasSubstr("\"model.layers.0.mlp.experts.3.gate_proj.weight\" is missing"));
+  EXPECT_THAT(error, HasSubstr("down_proj.weight\": U8 without \"weight_scale\""));
+  EXPECT_THAT(error, HasSubstr("expected NVFP4 codes of shape [64, 24], found [24, 64] (transposed?)"));
+  EXPECT_THAT(error,
+              HasSubstr("q_norm.weight\": expected BF16, F16 or F32 of shape [32], found I16 of [32]"));
+  EXPECT_THAT(error, HasSubstr("\"model.layers.7.mlp.gate.weight\": not a tensor of this architecture"));
+  EXPECT_THAT(error, HasSubstr("compressed-tensors"));
+  EXPECT_THAT(error, HasSubstr(directory_.path()));
+}
+
+TEST_F(WeightsTest, ALongListOfFaultsIsCut) {
+  const std::string error = ErrorOf("moe_bf16", [](Tensors& tensors) {
+    for (auto it = tensors.begin(); it != tensors.end();) {
+      it = it->first.find("experts") != std::string::npos ? tensors.erase(it) : std::next(it);
+    }
+  });
+  EXPECT_THAT(error, HasSubstr("; and 16 more"));  // 36 are missing, 20 are named
+  EXPECT_LT(error.size(), 4000);
+}
+
+TEST_F(WeightsTest, RefusesQuantisedEmbeddings) {
+  EXPECT_THAT(
+      ErrorOf("moe_bf16",
+              [](Tensors& tensors) {
+                tensors["model.embed_tokens.weight"] = {DType::kU8, {97, 24}, std::vector<uint8_t>(97 * 24)};
+              }),
+      HasSubstr("expected BF16, F16, F32 of shape [97, 48], found U8 of [97, 24]"));
+}
+
+TEST_F(WeightsTest, BadBlockScalesAreFound) {
+  auto checkpoint = OpenChanged("moe_nvfp4", [](Tensors& tensors) {
+    tensors["model.layers.0.self_attn.v_proj.weight_scale"].data[3 * 4 + 2] = 0x81;
+  });
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();  // values are read when they are packed
+  const LayerWeights& layer = (*checkpoint)->weights().layers[0];
+  EXPECT_TRUE(CheckBlockScales(layer.q, *(*checkpoint)->reader()).ok());
+  const absl::Status status = CheckBlockScales(layer.v, *(*checkpoint)->reader());
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("v_proj.weight_scale\", row 4, block 2"));  // 3 blocks a row
+  EXPECT_THAT(status.message(), HasSubstr("0x81 (negative)"));
+}
+
+TEST_F(WeightsTest, WarnsWhenTheLabelDoesNotFit) {
+  auto checkpoint = Checkpoint::Open(GoldenDirectory("moe_bf16"));
+  ASSERT_TRUE(checkpoint.ok());
+  EXPECT_THAT((*checkpoint)->facts().warnings, testing::IsEmpty());
+  ASSERT_TRUE(OpenChanged("moe_bf16", [](Tensors&) {}).ok());
+  WriteFile(directory_ / "config.json", ReadFile(GoldenDirectory("moe_nvfp4") + "/config.json"));
+  checkpoint = Checkpoint::Open(directory_.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_THAT((*checkpoint)->facts().warnings, testing::ElementsAre(HasSubstr("but no tensor is")));
+}
+
+}  // namespace
+}  // namespace tessera
