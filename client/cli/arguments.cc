@@ -221,7 +221,7 @@ absl::StatusOr<size_t> Arguments::ParseLeading(const std::vector<std::string>& w
 }
 
 std::string Arguments::Help() const {
-  std::string out = absl::StrCat("Usage: tessera ", usage_, "\n\n");
+  std::string out = absl::StrCat("Usage: ", usage_, "\n\n");
   for (const absl::string_view paragraph : absl::StrSplit(about_, '\n')) AppendWrapped(&out, paragraph, 0, 0);
   size_t heading = 0;
   for (size_t i = 0; i < options_.size(); ++i) {

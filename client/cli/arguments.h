@@ -19,7 +19,7 @@ namespace tessera::cli {
 // where the value goes; the targets outlive the parser.
 class Arguments {
  public:
-  // `usage`: the words after "tessera", for example "embed [OPTION...] [TEXT...]". `about`: what the command does.
+  // `usage`: for example "tessera embed [OPTION...] [TEXT...]". `about`: what the command does.
   Arguments(std::string usage, std::string about) : usage_(std::move(usage)), about_(std::move(about)) {}
 
   // Starts a group of options under a heading of its own.

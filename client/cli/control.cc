@@ -17,7 +17,7 @@ constexpr absl::Duration kProbeTimeout = absl::Seconds(3);
 int RunAbort(Context& context, const std::vector<std::string>& words) {
   bool all = false, json = false;
   Arguments arguments(
-      "abort [OPTION...] ID...",
+      "tessera abort [OPTION...] ID...",
       "Ends running or waiting requests; their streams end with the finish reason abort. Exits with 1 if "
       "an id names none.");
   arguments.Group("Options");
@@ -53,7 +53,7 @@ int RunHealth(Context& context, const std::vector<std::string>& words) {
   std::string service;
   bool quiet = false;
   Arguments arguments(
-      "health [OPTION...]",
+      "tessera health [OPTION...]",
       "Asks whether the server serves (grpc.health.v1) and exits with 0 if it does, with 3 if not.");
   arguments.Group("Options");
   arguments.AddDuration("wait", "TIME", "Wait at most this long until it does.", &wait);

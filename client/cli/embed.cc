@@ -94,7 +94,7 @@ int RunEmbed(Context& context, const std::vector<std::string>& words) {
   std::optional<int64_t> priority;
   std::optional<absl::Duration> timeout;
   Arguments arguments(
-      "embed [OPTION...] [TEXT...]",
+      "tessera embed [OPTION...] [TEXT...]",
       "Turns each text into a vector. Texts are the words given, one each (quote those with spaces), or "
       "the lines of standard input.");
   arguments.Group("Output (default: the first values of each vector)");

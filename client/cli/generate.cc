@@ -236,7 +236,7 @@ int Converse(Context& context, Client& client, const GenerateOptions& options) {
 int RunGenerate(Context& context, const std::vector<std::string>& words) {
   GenerateOptions options;
   Arguments arguments(
-      "generate [OPTION...] [TEXT...]",
+      "tessera generate [OPTION...] [TEXT...]",
       "Generates text from a prompt and shows it as it arrives. The prompt is the words given, joined "
       "by spaces, or standard input. With --chat and neither, on a terminal, it holds a conversation.");
   Describe(arguments, options);

@@ -82,7 +82,7 @@ std::string LoadText(const v1::Load& load) {
 int RunInfo(Context& context, const std::vector<std::string>& words) {
   bool json = false;
   Arguments arguments(
-      "info [OPTION...] [DIR]",
+      "tessera info [OPTION...] [DIR]",
       "Shows the server, its model and its load. With a directory: explains the checkpoint in it, without "
       "a server.");
   arguments.Group("Options");

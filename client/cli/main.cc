@@ -35,7 +35,7 @@ int Run(const std::vector<std::string>& words) {
   }
   absl::StrAppend(&about, "\n\nEach has its own help: tessera COMMAND --help");
   bool version = false;
-  Arguments arguments("[OPTION...] COMMAND [ARGUMENT...]", about);
+  Arguments arguments("tessera [OPTION...] COMMAND [ARGUMENT...]", about);
   arguments.Group("Options");
   arguments.AddFlag("version", "Print the version.", &version);
   context.connection.AddTo(arguments);

@@ -80,7 +80,7 @@ int RunQuantize(Context& context, const std::vector<std::string>& words) {
   std::optional<int64_t> threads;
   std::string report = "worst";
   Arguments arguments(
-      "quantize [OPTION...] IN OUT",
+      "tessera quantize [OPTION...] IN OUT",
       "Turns the BF16, F16 or F32 checkpoint in IN into NVFP4 (ModelOpt's layout) in OUT, and shows how "
       "far each tensor is from the original. OUT appears whole or not at all.");
   arguments.Group("Options");

@@ -22,7 +22,7 @@ int RunTokenize(Context& context, const std::vector<std::string>& words) {
   PromptOptions prompt_options;
   bool json = false, pieces = false, count = false, no_special = false, parse_special = false;
   Arguments arguments(
-      "tokenize [OPTION...] [TEXT...]",
+      "tessera tokenize [OPTION...] [TEXT...]",
       "Prints the token ids of a text (the words joined by spaces, or standard input), as generate "
       "would see them.");
   prompt_options.AddTo(arguments, /*with_ids=*/false);
@@ -69,7 +69,7 @@ int RunTokenize(Context& context, const std::vector<std::string>& words) {
 int RunDetokenize(Context& context, const std::vector<std::string>& words) {
   bool json = false, special = false;
   Arguments arguments(
-      "detokenize [OPTION...] [ID...]",
+      "tessera detokenize [OPTION...] [ID...]",
       "Prints the text of token ids: the words given, or standard input; separated by spaces, commas or "
       "line ends.");
   arguments.Group("Options");

@@ -20,7 +20,7 @@ struct Targets {
 };
 
 Arguments Make(Targets& targets) {
-  Arguments arguments("test [OPTION...]", "About it.");
+  Arguments arguments("tessera test [OPTION...]", "About it.");
   arguments.Group("Options");
   arguments.AddFlag("flag", "A flag.", &targets.flag);
   arguments.AddString("text", "TEXT", "A text.", &targets.text);
