@@ -6,6 +6,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "google/rpc/status.pb.h"
+#include "grpc/grpc.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
@@ -68,6 +69,9 @@ ServedModel TestModel(int32_t max_context) {
 }
 
 TestServer::TestServer(TestServerOptions options) : options_(std::move(options)) {
+  // Never balanced: when the last user of gRPC goes, the library waits for a poll of up to 10 s.
+  static const bool keep_grpc = (grpc_init(), true);
+  (void)keep_grpc;
   metrics_ = *Metrics::Create({});
   options_.backend.vocab_size = kVocabSize;
   options_.backend.first_token = 'a';
