@@ -50,4 +50,7 @@ USER 10001:10001
 EXPOSE 50051 9464
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 CMD ["tessera", "health", "--quiet"]
-ENTRYPOINT ["tessera-server", "--listen", "0.0.0.0:50051", "--metrics", "0.0.0.0:9464"]
+# Every flag of the server may come as an argument or as TESSERA_FLAG from the environment.
+ENV TESSERA_LISTEN=0.0.0.0:50051 \
+    TESSERA_METRICS=0.0.0.0:9464
+ENTRYPOINT ["tessera-server"]
