@@ -28,16 +28,15 @@ die() {
   exit 1
 }
 
-# as_root COMMAND...: runs it as root, with sudo where needed.
+# as_root COMMAND...: runs it as root, with sudo where needed; need_root comes first.
 as_root() {
-  if [[ $(id -u) == 0 ]]; then
-    "$@"
-  elif command -v sudo >/dev/null; then
-    sudo --preserve-env=DEBIAN_FRONTEND "$@"
-  else
-    die "'$1' needs root rights, and there is no sudo" \
-        "run this once as root: ${tessera_root}/deploy/install-packages ${package_lists[*]:-}"
-  fi
+  if [[ $(id -u) == 0 ]]; then "$@"; else sudo --preserve-env=DEBIAN_FRONTEND "$@"; fi
+}
+
+# need_root WHAT AS-ROOT-COMMAND: dies where there is neither root nor sudo.
+need_root() {
+  [[ $(id -u) == 0 ]] || command -v sudo >/dev/null ||
+    die "$1 needs root rights, and there is no sudo" "run this once as root: $2"
 }
 
 # build_jobs: compilers to run at once; gRPC's headers take over a gigabyte each under a sanitizer.
