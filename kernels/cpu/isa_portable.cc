@@ -7,6 +7,8 @@
 
 #define VEC_INLINE inline __attribute__((always_inline))
 #define VEC_LAMBDA_INLINE __attribute__((always_inline))
+// Loops over arrays that are to live in registers.
+#define VEC_UNROLL _Pragma("GCC unroll 16")
 
 namespace tessera::cpu {
 namespace {

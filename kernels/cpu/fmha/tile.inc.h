@@ -11,16 +11,20 @@ static constexpr float kMinusInfinity = -__builtin_inff();
 template <int R, int N>
 static void ScoreRuns(const AttentionTileArgs& a, int first, float (*score)[64]) {
   F16 sum[N][R];
+  VEC_UNROLL
   for (int i = 0; i < N; ++i) {
+    VEC_UNROLL
     for (int r = 0; r < R; ++r) sum[i][r] = Zero();
   }
   const float* q = a.q_panel;
   const int64_t pairs = a.head_dim / 2;
   for (int64_t d = 0; d < pairs; ++d, q += 2 * R) {
+    VEC_UNROLL
     for (int i = 0; i < N; ++i) {
       Prefetch(reinterpret_cast<const char*>(a.v_runs[first + i]) + d * 64);
       F16 even, odd;
       LoadPairs(a.k_runs[first + i] + d * 32, &even, &odd);
+      VEC_UNROLL
       for (int r = 0; r < R; ++r) {
         sum[i][r] = MulAdd(odd, Set(q[2 * r + 1]), sum[i][r]);
         sum[i][r] = MulAdd(even, Set(q[2 * r]), sum[i][r]);
@@ -28,7 +32,9 @@ static void ScoreRuns(const AttentionTileArgs& a, int first, float (*score)[64])
     }
   }
   const F16 scale = Set(a.scale);
+  VEC_UNROLL
   for (int i = 0; i < N; ++i) {
+    VEC_UNROLL
     for (int r = 0; r < R; ++r) {
       const int begin = a.begin[r] - 16 * (first + i);
       const int end = a.end[r] - 16 * (first + i);
@@ -43,18 +49,22 @@ template <int R, int W>
 static void AccumulateValues(const AttentionTileArgs& a, int row0, int64_t d, int64_t width, int begin,
                              int end, const float* alpha, const float (*p)[64]) {
   F16 sum[R][W];
+  VEC_UNROLL
   for (int r = 0; r < R; ++r) {
     const float* out = a.out + (row0 + r) * a.head_dim + d;
+    VEC_UNROLL
     for (int w = 0; w < W; ++w)
       sum[r][w] = Mul(LoadN(out + 16 * w, width - 16 * w < 16 ? width - 16 * w : 16), Set(alpha[row0 + r]));
   }
   const auto value = [&](int j, F16* v) VEC_LAMBDA_INLINE {
     const Bf16* source = a.v_runs[j / 16] + (j % 16) * a.head_dim + d;
     if (width == 16 * W) {
+      VEC_UNROLL
       for (int w = 0; w < W; ++w) v[w] = LoadBf16(source + 16 * w);
     } else {
       Bf16 lanes[16 * W] = {};
       for (int64_t i = 0; i < width; ++i) lanes[i] = source[i];
+      VEC_UNROLL
       for (int w = 0; w < W; ++w) v[w] = LoadBf16(lanes + 16 * w);
     }
   };
@@ -62,25 +72,32 @@ static void AccumulateValues(const AttentionTileArgs& a, int row0, int64_t d, in
     for (int j = from; j < to; ++j) {
       F16 v[W];
       value(j, v);
+      VEC_UNROLL
       for (int w = 0; w < W; ++w) sum[r][w] = MulAdd(Set(p[row0 + r][j]), v[w], sum[r][w]);
     }
   };
   if (R > 1) {
+    VEC_UNROLL
     for (int r = 0; r < R; ++r) one_row(r, a.begin[row0 + r], begin);
   }
   for (int j = begin; j < end; ++j) {
     F16 v[W];
     value(j, v);
+    VEC_UNROLL
     for (int r = 0; r < R; ++r) {
       const F16 weight = Set(p[row0 + r][j]);
+      VEC_UNROLL
       for (int w = 0; w < W; ++w) sum[r][w] = MulAdd(weight, v[w], sum[r][w]);
     }
   }
   if (R > 1) {
+    VEC_UNROLL
     for (int r = 0; r < R; ++r) one_row(r, end, a.end[row0 + r]);
   }
+  VEC_UNROLL
   for (int r = 0; r < R; ++r) {
     float* out = a.out + (row0 + r) * a.head_dim + d;
+    VEC_UNROLL
     for (int w = 0; w < W; ++w) StoreN(sum[r][w], out + 16 * w, width - 16 * w < 16 ? width - 16 * w : 16);
   }
 }
@@ -101,6 +118,7 @@ static void AttentionTileT(const AttentionTileArgs& a) {
   int first_key = 64, last_key = 0;       // seen by any row
   int common_begin = 0, common_end = 64;  // seen by all rows
   bool all_rows = true;
+  VEC_UNROLL
   for (int r = 0; r < R; ++r) {
     if (a.begin[r] >= a.end[r]) {
       all_rows = false;
@@ -122,6 +140,7 @@ static void AttentionTileT(const AttentionTileArgs& a) {
   for (; run < end_run; ++run) ScoreRuns<R, 1>(a, run, p);
 
   float alpha[R] = {};
+  VEC_UNROLL
   for (int r = 0; r < R; ++r) {
     if (a.begin[r] >= a.end[r]) continue;
     F16 max = Load(p[r] + 16 * first_run);
@@ -142,6 +161,7 @@ static void AttentionTileT(const AttentionTileArgs& a) {
   if (R > 1 && all_rows && common_begin < common_end) {
     ValueColumns<R>(a, 0, common_begin, common_end, alpha, p);
   } else {
+    VEC_UNROLL
     for (int r = 0; r < R; ++r) {
       if (a.begin[r] < a.end[r]) ValueColumns<1>(a, r, a.begin[r], a.end[r], alpha, p);
     }

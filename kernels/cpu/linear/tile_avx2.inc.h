@@ -59,6 +59,7 @@ template <int T>
 static void Nvfp4TileT(const std::byte* tile, int64_t k, const void* panel, float* out) {
   const float* x = static_cast<const float*>(panel);
   __m256 total[2 * T];
+  VEC_UNROLL
   for (int i = 0; i < 2 * T; ++i) total[i] = _mm256_setzero_ps();
   for (int64_t block = 0; block < k / 16; ++block, x += 16 * T) {
     const std::byte* group = tile + block / 4 * kNvfp4GroupBytes;
@@ -67,13 +68,18 @@ static void Nvfp4TileT(const std::byte* tile, int64_t k, const void* panel, floa
       Prefetch(codes + kPrefetchBytes);
       Prefetch(codes + kPrefetchBytes + 64);
     }
+    VEC_UNROLL
     for (int rows = 0; rows < 2; ++rows) {
       __m256 sum01[T], sum23[T];
+      VEC_UNROLL
       for (int t = 0; t < T; ++t) sum01[t] = sum23[t] = _mm256_setzero_ps();
+      VEC_UNROLL
       for (int half = 0; half < 2; ++half) {
         PairWeights w[4];
         DecodeHalf(codes + half * 64 + rows * 32, w);
+        VEC_UNROLL
         for (int p = 0; p < 4; ++p) {
+          VEC_UNROLL
           for (int t = 0; t < T; ++t) {
             const __m256 pair = BroadcastPair(x + ((half * 4 + p) * T + t) * 2);
             sum01[t] = _mm256_fmadd_ps(w[p].rows01, pair, sum01[t]);
@@ -82,12 +88,14 @@ static void Nvfp4TileT(const std::byte* tile, int64_t k, const void* panel, floa
         }
       }
       const __m256 scale = DecodeScales(group + block % 4 * 16 + rows * 8);
+      VEC_UNROLL
       for (int t = 0; t < T; ++t) {
         const __m256 sum = _mm256_hadd_ps(sum01[t], sum23[t]);
         total[2 * t + rows] = _mm256_fmadd_ps(sum, scale, total[2 * t + rows]);
       }
     }
   }
+  VEC_UNROLL
   for (int i = 0; i < 2 * T; ++i) _mm256_storeu_ps(out + 8 * i, total[i]);
 }
 
@@ -95,15 +103,18 @@ static void Nvfp4TileT(const std::byte* tile, int64_t k, const void* panel, floa
 template <int T>
 static void Bf16TileT(const std::byte* tile, int64_t k, const float* x, int stride, float* out) {
   __m256 total[2 * T];
+  VEC_UNROLL
   for (int i = 0; i < 2 * T; ++i) total[i] = _mm256_setzero_ps();
   for (int64_t pairs = (k + 1) / 2; pairs > 0; pairs -= 16) {
     const int in_block = pairs < 16 ? static_cast<int>(pairs) : 16;
     __m256 sum[2 * T];
+    VEC_UNROLL
     for (int i = 0; i < 2 * T; ++i) sum[i] = _mm256_setzero_ps();
     for (int p = 0; p < in_block; ++p, tile += 64, x += 2 * stride) {
       if (T == 1) Prefetch(tile + kPrefetchBytes);
       F16 even, odd;
       LoadPairs(reinterpret_cast<const Bf16*>(tile), &even, &odd);
+      VEC_UNROLL
       for (int t = 0; t < T; ++t) {
         const __m256 x0 = _mm256_broadcast_ss(x + 2 * t);
         const __m256 x1 = _mm256_broadcast_ss(x + 2 * t + 1);
@@ -113,8 +124,10 @@ static void Bf16TileT(const std::byte* tile, int64_t k, const float* x, int stri
         sum[2 * t + 1] = _mm256_fmadd_ps(even.hi, x0, sum[2 * t + 1]);
       }
     }
+    VEC_UNROLL
     for (int i = 0; i < 2 * T; ++i) total[i] = _mm256_add_ps(total[i], sum[i]);
   }
+  VEC_UNROLL
   for (int i = 0; i < 2 * T; ++i) _mm256_storeu_ps(out + 8 * i, total[i]);
 }
 

@@ -43,6 +43,7 @@ static void Nvfp4TileT(const std::byte* tile, int64_t k, const void* panel, floa
   const typename D::Value* x = static_cast<const typename D::Value*>(panel);
   const __m512i table = _mm512_load_si512(kE2M1Table);
   __m512 total[T];
+  VEC_UNROLL
   for (int t = 0; t < T; ++t) total[t] = _mm512_setzero_ps();
   for (int64_t blocks = k / 16; blocks > 0; blocks -= 4, tile += 576) {
     const int in_group = blocks < 4 ? static_cast<int>(blocks) : 4;
@@ -54,11 +55,14 @@ static void Nvfp4TileT(const std::byte* tile, int64_t k, const void* panel, floa
         if (b == 3) Prefetch(tile + kPrefetchBytes + 512);
       }
       __m512 sum[T];
+      VEC_UNROLL
       for (int t = 0; t < T; ++t) sum[t] = _mm512_setzero_ps();
+      VEC_UNROLL
       for (int half = 0; half < 2; ++half) {
         const __m512i codes = _mm512_load_si512(tile + 64 + b * 128 + half * 64);
         const auto step = [&](__m512i index) VEC_LAMBDA_INLINE {
           const typename D::Weights w = D::Split(_mm512_permutexvar_epi16(index, table));
+          VEC_UNROLL
           for (int t = 0; t < T; ++t) sum[t] = D::Dot(w, x + 2 * t, sum[t]);
           x += 2 * T;
         };
@@ -68,9 +72,11 @@ static void Nvfp4TileT(const std::byte* tile, int64_t k, const void* panel, floa
         step(_mm512_srli_epi16(codes, 12));
       }
       const __m512 scale = DecodeScales(tile + b * 16);
+      VEC_UNROLL
       for (int t = 0; t < T; ++t) total[t] = _mm512_fmadd_ps(sum[t], scale, total[t]);
     }
   }
+  VEC_UNROLL
   for (int t = 0; t < T; ++t) _mm512_storeu_ps(out + 16 * t, total[t]);
 }
 
@@ -78,18 +84,23 @@ template <typename D, int T>
 static void Bf16TileT(const std::byte* tile, int64_t k, const void* panel, float* out) {
   const typename D::Value* x = static_cast<const typename D::Value*>(panel);
   __m512 total[T];
+  VEC_UNROLL
   for (int t = 0; t < T; ++t) total[t] = _mm512_setzero_ps();
   for (int64_t pairs = (k + 1) / 2; pairs > 0; pairs -= 16) {
     const int in_block = pairs < 16 ? static_cast<int>(pairs) : 16;
     __m512 sum[T];
+    VEC_UNROLL
     for (int t = 0; t < T; ++t) sum[t] = _mm512_setzero_ps();
     for (int p = 0; p < in_block; ++p, tile += 64, x += 2 * T) {
       if (T <= 4) Prefetch(tile + kPrefetchBytes);
       const typename D::Weights w = D::Split(_mm512_load_si512(tile));
+      VEC_UNROLL
       for (int t = 0; t < T; ++t) sum[t] = D::Dot(w, x + 2 * t, sum[t]);
     }
+    VEC_UNROLL
     for (int t = 0; t < T; ++t) total[t] = _mm512_add_ps(total[t], sum[t]);
   }
+  VEC_UNROLL
   for (int t = 0; t < T; ++t) _mm512_storeu_ps(out + 16 * t, total[t]);
 }
 

@@ -24,6 +24,9 @@ struct FmhaDecodeParams {
   const void* k_cache = nullptr;
   const void* v_cache = nullptr;
   const int32_t* block_table = nullptr;  // [num_sequences, block_table_stride] block indices
+  // [num_sequences] which row of the block table a sequence uses, or null: its own index. Lets the tokens of a prompt
+  // chunk be "sequences" that share a row.
+  const int32_t* table_rows = nullptr;
   const int32_t* lengths =
       nullptr;                   // [num_sequences] keys of each sequence, the new tokens' included; >= q_len
   const float* sinks = nullptr;  // [num_query_heads] extra logits in the softmax's denominator, or null

@@ -179,7 +179,8 @@ __device__ void ProduceTiles(const FmhaDecodeArgs& args, const CUtensorMap* k_ma
     if (index >= num_items) break;
     queue.Next();
     const FmhaItem item = DecodeItem(args, shared.sequences, index);
-    const int32_t* table = args.p.block_table + int64_t{item.sequence} * args.p.block_table_stride;
+    const int32_t table_row = args.p.table_rows ? args.p.table_rows[item.sequence] : item.sequence;
+    const int32_t* table = args.p.block_table + int64_t{table_row} * args.p.block_table_stride;
     const int32_t last_block = (item.end - 1) / block_size;
     int32_t window_base = item.begin / block_size;  // this lane holds block window_base + lane
     int32_t window = window_base + lane <= last_block ? table[window_base + lane] : 0;

@@ -154,11 +154,8 @@ __global__ void __launch_bounds__(32 * kGemmWarps, 1)
   const int32_t parts = kWarpOwnsTile ? 1 : g.chunks;
   __syncthreads();
 
-  float scale[2] = {1.0f, 1.0f};
-  if (p.weights.sum_scales != nullptr) {
-    scale[0] = p.weights.sum_scales[2 * matrix];
-    scale[1] = p.weights.sum_scales[2 * matrix + 1];
-  }
+  const float* scales = p.weights.sum_scales;
+  if (scales != nullptr) scales += (int64_t{matrix} * g.row_tiles + first_tile) * 2;
   const int32_t num_slots = slots.y - slots.x;
   constexpr int32_t kOutRows = kEpilogue == GemmEpilogue::kSwiglu ? 8 : kRowTile;
   for (int32_t i = threadIdx.x; i < tiles * kOutRows * num_slots; i += blockDim.x) {
@@ -168,9 +165,10 @@ __global__ void __launch_bounds__(32 * kGemmWarps, 1)
     if (out_feature >= p.out_features) continue;
     const int64_t at = int64_t{slots.x + slot} * p.out_features + out_feature;
     const float* sums = partial_sums + tile * Partial::kFloats;
-    const float first = Partial::Sum(sums, parts, tiles, feature, slot) * scale[feature / 8];
+    const float scale = scales ? scales[tile * 2 + feature / 8] : 1.0f;
+    const float first = Partial::Sum(sums, parts, tiles, feature, slot) * scale;
     if constexpr (kEpilogue == GemmEpilogue::kSwiglu) {
-      const float up = Partial::Sum(sums, parts, tiles, feature + 8, slot) * scale[1];
+      const float up = Partial::Sum(sums, parts, tiles, feature + 8, slot) * (scales ? scales[tile * 2 + 1] : 1.0f);
       static_cast<__nv_bfloat16*>(p.out)[at] = __float2bfloat16(first / (1.0f + __expf(-first)) * up);
     } else if constexpr (kEpilogue == GemmEpilogue::kAdd) {
       static_cast<float*>(p.out)[at] += first;

@@ -32,8 +32,8 @@ struct PackedWeights {
   int32_t k = 0;            // a multiple of 64
   int32_t num_matrices = 1;
   const uint8_t* data = nullptr;  // device, 16-byte aligned
-  // NVFP4: device, two floats a matrix: what the sums of even and odd half tiles (features 0-7, 8-15 of each tile) are
-  // multiplied with: the tensor scale times kNvfp4SumScale. Null for BF16.
+  // NVFP4: device [num_matrices, n / 8]: what the sums of each half tile (8 features) are multiplied with, its tensor
+  // scale times kNvfp4SumScale: gate and up, or q, k and v packed into one matrix, may differ. Null for BF16.
   const float* sum_scales = nullptr;
 };
 

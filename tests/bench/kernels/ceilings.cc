@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <ctime>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -11,8 +12,6 @@
 
 namespace tessera::cpu {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr size_t kChunkBytes = 1 << 20;
 constexpr int kPasses = 5;
@@ -78,9 +77,9 @@ __attribute__((target("avx2,fma"))) void FmaLoop256() {
 double LoopFlops(ThreadPool& pool, void (*loop)(), double flops_per_round) {
   double best = 0;
   for (int pass = 0; pass < kPasses; ++pass) {
-    const auto start = Clock::now();
+    const double start = MeasuredSeconds(pool);
     pool.ParallelFor(2 * pool.num_threads(), [&](int64_t) { loop(); });
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    const double seconds = MeasuredSeconds(pool) - start;
     best = std::max(best, 2.0 * pool.num_threads() * kRounds * flops_per_round / seconds);
   }
   return best;
@@ -88,14 +87,25 @@ double LoopFlops(ThreadPool& pool, void (*loop)(), double flops_per_round) {
 
 }  // namespace
 
+double WallSeconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double MeasuredSeconds(const ThreadPool& pool) {
+  if (pool.num_threads() > 1) return WallSeconds();
+  timespec time;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
 double MeasureReadBandwidth(const std::byte* data, size_t size, ThreadPool& pool) {
   const int64_t chunks = static_cast<int64_t>(size / kChunkBytes);
   std::atomic<uint64_t> sink{0};
   double best = 0;
   for (int pass = 0; pass < kPasses; ++pass) {
-    const auto start = Clock::now();
+    const double start = MeasuredSeconds(pool);
     pool.ParallelFor(chunks, [&](int64_t i) { sink += ReadChunk(data + i * kChunkBytes); });
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    const double seconds = MeasuredSeconds(pool) - start;
     best = std::max(best, static_cast<double>(chunks * kChunkBytes) / seconds);
   }
   return best;

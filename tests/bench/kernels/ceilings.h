@@ -8,6 +8,10 @@
 
 namespace tessera::cpu {
 
+double WallSeconds();
+// What measurements use: processor time of the calling thread when the pool is that thread alone, else wall time.
+double MeasuredSeconds(const ThreadPool& pool);
+
 // Bytes a second that the pool's threads read from memory together: best of several passes over data, which
 // should be larger than all caches.
 double MeasureReadBandwidth(const std::byte* data, size_t size, ThreadPool& pool);

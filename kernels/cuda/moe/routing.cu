@@ -1,0 +1,211 @@
+#include "kernels/cuda/moe/routing.h"
+
+#include <algorithm>
+
+namespace tessera::cuda {
+namespace {
+
+constexpr int32_t kMostExperts = 1024;
+constexpr int32_t kMostTopK = 32;
+constexpr int32_t kPerLane = kMostExperts / 32;
+constexpr int32_t kSortThreads = 1024;
+
+const char* Last() {
+  const cudaError_t status = cudaGetLastError();
+  return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
+}
+
+__device__ __forceinline__ float WarpMax(float x) {
+  for (int32_t distance = 16; distance > 0; distance /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, distance));
+  return x;
+}
+
+__device__ __forceinline__ float WarpSum(float x) {
+  for (int32_t distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(~0u, x, distance);
+  return x;
+}
+
+// One warp a token; lane l holds the experts l, l + 32, ... kEach of them.
+template <int kEach>
+__global__ void RouteKernel(const __grid_constant__ RouteParams p) {
+  const int32_t lane = threadIdx.x % 32;
+  const int32_t token = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+  if (token >= p.tokens) return;
+  const float* logits = p.logits + int64_t{token} * p.num_experts;
+  float score[kEach];
+  bool nan = false;
+  float maximum = -INFINITY;
+#pragma unroll
+  for (int32_t i = 0; i < kEach; ++i) {
+    const int32_t expert = i * 32 + lane;
+    score[i] = expert < p.num_experts ? logits[expert] : -INFINITY;
+    nan |= isnan(score[i]);
+    maximum = fmaxf(maximum, score[i]);
+  }
+  maximum = WarpMax(maximum);
+  float sum = 0.0f;
+#pragma unroll
+  for (int32_t i = 0; i < kEach; ++i) {
+    const bool exists = i * 32 + lane < p.num_experts;
+    if (p.score == RoutingScore::kSigmoid) {
+      score[i] = exists ? 1.0f / (1.0f + expf(-score[i])) : -1.0f;
+    } else {
+      score[i] = exists ? expf(score[i] - maximum) : -1.0f;
+      if (exists) sum += score[i];
+    }
+  }
+  sum = WarpSum(sum);
+  nan = __any_sync(~0u, nan);
+
+  float chosen_sum = 0.0f, my_weight = 0.0f;
+  int32_t my_expert = 0;  // lane k keeps choice k
+  for (int32_t k = 0; k < p.top_k; ++k) {
+    float best = -2.0f;
+    int32_t at = 0;
+#pragma unroll
+    for (int32_t i = 0; i < kEach; ++i) {
+      if (score[i] > best) {
+        best = score[i];
+        at = i * 32 + lane;
+      }
+    }
+    for (int32_t distance = 16; distance > 0; distance /= 2) {
+      const float other = __shfl_xor_sync(~0u, best, distance);
+      const int32_t other_at = __shfl_xor_sync(~0u, at, distance);
+      if (other > best || (other == best && other_at < at)) {
+        best = other;
+        at = other_at;
+      }
+    }
+    if (nan) at = k;
+#pragma unroll
+    for (int32_t i = 0; i < kEach; ++i) {
+      if (i * 32 + lane == at) score[i] = -2.0f;
+    }
+    const float weight = p.score == RoutingScore::kSoftmax ? best / sum : best;
+    chosen_sum += weight;
+    if (lane == k) {
+      my_expert = at;
+      my_weight = weight;
+    }
+  }
+  if (lane < p.top_k) {
+    if (p.renormalize) my_weight /= chosen_sum;
+    p.experts[int64_t{token} * p.top_k + lane] = my_expert;
+    p.weights[int64_t{token} * p.top_k + lane] = nan ? NAN : my_weight * p.scale;
+  }
+}
+
+// Exclusive prefix sum over kSortThreads values, one a thread.
+__device__ int32_t ExclusiveScan(int32_t value, int32_t* warp_sums, int32_t* total) {
+  const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  int32_t sum = value;
+  for (int32_t distance = 1; distance < 32; distance *= 2) {
+    const int32_t other = __shfl_up_sync(~0u, sum, distance);
+    if (lane >= distance) sum += other;
+  }
+  __syncthreads();  // warp_sums may still be read from the scan before
+  if (lane == 31) warp_sums[warp] = sum;
+  __syncthreads();
+  int32_t before = 0, all = 0;
+  for (int32_t w = 0; w < kSortThreads / 32; ++w) {
+    if (w < warp) before += warp_sums[w];
+    all += warp_sums[w];
+  }
+  *total = all;
+  return before + sum - value;
+}
+
+// Thread e counts and places the pairs of expert e: each expert's thread reads all pairs in order, which is stable
+// without atomics. Pairs are staged through shared memory.
+__global__ void __launch_bounds__(kSortThreads, 1)
+    SortKernel(const int32_t* experts, int32_t pairs, int32_t top_k, int32_t num_experts, int32_t tile_slots,
+               const __grid_constant__ SortedSlots out) {
+  constexpr int32_t kStage = 4096;
+  __shared__ int32_t stage[kStage];
+  __shared__ int32_t counts[kMostExperts], warp_sums[kSortThreads / 32];
+  const int32_t expert = threadIdx.x;
+  counts[expert] = 0;
+  __syncthreads();
+  for (int32_t i = threadIdx.x; i < pairs; i += kSortThreads) atomicAdd(&counts[experts[i]], 1);  // integers: any order
+  __syncthreads();
+  const int32_t count = counts[expert];
+  int32_t total;
+  const int32_t first = ExclusiveScan(count, warp_sums, &total);
+  const int32_t tiles = (count + tile_slots - 1) / tile_slots;
+  const int32_t first_tile = ExclusiveScan(tiles, warp_sums, &total);
+  if (threadIdx.x == 0) *out.num_tiles = total;
+  for (int32_t i = 0; i < tiles; ++i) {
+    out.tile_expert[first_tile + i] = expert;
+    out.tile_slot_range[first_tile + i] =
+        make_int2(first + i * tile_slots, min(first + (i + 1) * tile_slots, first + count));
+  }
+  int32_t next = first;
+  for (int32_t base = 0; base < pairs; base += kStage) {
+    const int32_t staged = min(kStage, pairs - base);
+    __syncthreads();
+    for (int32_t i = threadIdx.x; i < staged; i += kSortThreads) stage[i] = experts[base + i];
+    __syncthreads();
+    if (next == first + count) continue;
+    for (int32_t i = 0; i < staged; ++i) {
+      if (stage[i] != expert) continue;
+      out.slot_token[next] = (base + i) / top_k;
+      out.token_slot[base + i] = next++;
+    }
+  }
+}
+
+__global__ void CombineKernel(const float* rows, const int32_t* token_slot, const float* weights, int32_t top_k,
+                              int32_t dim, float* residual) {
+  const int64_t token = blockIdx.x;
+  for (int32_t i = threadIdx.x; i < dim; i += blockDim.x) {
+    float sum = 0.0f;
+    for (int32_t k = 0; k < top_k; ++k) {
+      sum += weights[token * top_k + k] * rows[int64_t{token_slot[token * top_k + k]} * dim + i];
+    }
+    residual[token * dim + i] += sum;
+  }
+}
+
+}  // namespace
+
+const char* RouteTokens(const RouteParams& p, cudaStream_t stream) {
+  if (p.tokens < 1) return "route tokens: tokens must be positive";
+  if (p.num_experts < 1 || p.num_experts > kMostExperts) return "route tokens: num_experts must be 1 to 1024";
+  if (p.top_k < 1 || p.top_k > std::min(kMostTopK, p.num_experts)) {
+    return "route tokens: top_k must be 1 to the number of experts, at most 32";
+  }
+  const uint32_t grid = (p.tokens + 3) / 4;
+  if (p.num_experts <= 32) {
+    RouteKernel<1><<<grid, 128, 0, stream>>>(p);
+  } else if (p.num_experts <= 128) {
+    RouteKernel<4><<<grid, 128, 0, stream>>>(p);
+  } else if (p.num_experts <= 256) {
+    RouteKernel<8><<<grid, 128, 0, stream>>>(p);
+  } else {
+    RouteKernel<kPerLane><<<grid, 128, 0, stream>>>(p);
+  }
+  return Last();
+}
+
+int32_t MostTiles(int32_t tokens, int32_t top_k, int32_t num_experts, int32_t tile_slots) {
+  const int64_t pairs = int64_t{tokens} * top_k;
+  return static_cast<int32_t>(std::min(pairs, pairs / tile_slots + num_experts));
+}
+
+const char* SortByExpert(const int32_t* experts, int32_t tokens, int32_t top_k, int32_t num_experts,
+                         int32_t tile_slots, const SortedSlots& out, cudaStream_t stream) {
+  if (tokens < 1 || top_k < 1 || tile_slots < 1) return "sort by expert: sizes must be positive";
+  if (num_experts < 1 || num_experts > kMostExperts) return "sort by expert: num_experts must be 1 to 1024";
+  SortKernel<<<1, kSortThreads, 0, stream>>>(experts, tokens * top_k, top_k, num_experts, tile_slots, out);
+  return Last();
+}
+
+const char* CombineExperts(const float* rows, const int32_t* token_slot, const float* weights, int32_t tokens,
+                           int32_t top_k, int32_t dim, float* residual, cudaStream_t stream) {
+  if (tokens < 1 || top_k < 1 || dim < 1) return "combine experts: sizes must be positive";
+  CombineKernel<<<tokens, 256, 0, stream>>>(rows, token_slot, weights, top_k, dim, residual);
+  return Last();
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,137 @@
+#include "kernels/cuda/ops/ops.h"
+
+#include <cuda_bf16.h>
+
+namespace tessera::cuda {
+namespace {
+
+constexpr int32_t kThreads = 256;
+
+const char* Last() {
+  const cudaError_t status = cudaGetLastError();
+  return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
+}
+
+__global__ void EmbedKernel(const __nv_bfloat16* table, const int32_t* ids, int32_t dim, float* out) {
+  const int64_t token = blockIdx.x;
+  const __nv_bfloat16* row = table + int64_t{ids[token]} * dim;
+  for (int32_t i = threadIdx.x; i < dim; i += blockDim.x) out[token * dim + i] = __bfloat162float(row[i]);
+}
+
+__device__ __forceinline__ float WarpSum(float x) {
+#pragma unroll
+  for (int32_t distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(~0u, x, distance);
+  return x;
+}
+
+__device__ __forceinline__ void Store(float* out, float value) { *out = value; }
+__device__ __forceinline__ void Store(__nv_bfloat16* out, float value) { *out = __float2bfloat16(value); }
+
+// One CTA a row.
+template <class Out>
+__global__ void RmsNormKernel(const float* x, const int32_t* rows, int32_t dim, const float* weight, float eps,
+                              Out* out) {
+  __shared__ float parts[kThreads / 32];
+  const int64_t row = rows ? rows[blockIdx.x] : blockIdx.x;
+  const float* source = x + row * dim;
+  float sum = 0.0f;
+  for (int32_t i = threadIdx.x; i < dim; i += kThreads) sum += source[i] * source[i];
+  sum = WarpSum(sum);
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = sum;
+  __syncthreads();
+  sum = 0.0f;
+  for (float part : parts) sum += part;
+  const float scale = rsqrtf(sum / dim + eps);
+  for (int32_t i = threadIdx.x; i < dim; i += kThreads) {
+    Store(out + int64_t{blockIdx.x} * dim + i, source[i] * scale * weight[i]);
+  }
+}
+
+// One warp a (token, head); heads in the order q, k, v. A lane holds the elements lane, lane + 32, ...
+constexpr int32_t kMostPerLane = 16;
+
+__global__ void FinishQkvKernel(const __grid_constant__ QkvParams p) {
+  const int32_t lane = threadIdx.x % 32;
+  const int32_t heads = p.num_query_heads + 2 * p.num_kv_heads;
+  const int32_t index = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+  if (index >= p.tokens * heads) return;
+  const int32_t token = index / heads, head = index % heads;
+  const bool is_q = head < p.num_query_heads;
+  const bool is_v = head >= p.num_query_heads + p.num_kv_heads;
+  extern __shared__ float shared[];
+  float* x = shared + threadIdx.x / 32 * p.head_dim;  // rotation pairs elements of different lanes
+
+  const float* source = p.qkv + (int64_t{token} * heads + head) * p.head_dim;
+  float sum = 0.0f;
+  for (int32_t i = lane; i < p.head_dim; i += 32) {
+    x[i] = source[i];
+    sum += x[i] * x[i];
+  }
+  const float* norm = is_v ? nullptr : is_q ? p.q_norm : p.k_norm;
+  if (norm != nullptr) {
+    const float scale = rsqrtf(WarpSum(sum) / p.head_dim + p.eps);
+    for (int32_t i = lane; i < p.head_dim; i += 32) x[i] *= scale * norm[i];
+  }
+  __syncwarp();
+  if (p.rope != nullptr && !is_v) {
+    const int32_t half = p.rotary_dim / 2;
+    const float2* angles = p.rope + int64_t{p.positions[token]} * half;
+    for (int32_t i = lane; i < half; i += 32) {
+      const int32_t first = p.interleaved ? 2 * i : i, second = p.interleaved ? 2 * i + 1 : i + half;
+      const float a = x[first], b = x[second];
+      x[first] = a * angles[i].x - b * angles[i].y;
+      x[second] = b * angles[i].x + a * angles[i].y;
+    }
+    __syncwarp();
+  }
+  __nv_bfloat16* target;
+  if (is_q) {
+    target = static_cast<__nv_bfloat16*>(p.q) + (int64_t{token} * p.num_query_heads + head) * p.head_dim;
+  } else {
+    const int32_t kv_head = (head - p.num_query_heads) % p.num_kv_heads;
+    const int64_t block = p.slots[token] / p.block_size, offset = p.slots[token] % p.block_size;
+    target = static_cast<__nv_bfloat16*>(is_v ? p.v_cache : p.k_cache) +
+             ((block * p.num_kv_heads + kv_head) * p.block_size + offset) * p.head_dim;
+  }
+  for (int32_t i = lane; i < p.head_dim; i += 32) target[i] = __float2bfloat16(x[i]);
+}
+
+}  // namespace
+
+const char* EmbedTokens(const void* table, const int32_t* ids, int32_t tokens, int32_t dim, float* out,
+                        cudaStream_t stream) {
+  if (tokens < 1 || dim < 1) return "embed tokens: tokens and dim must be positive";
+  EmbedKernel<<<tokens, kThreads, 0, stream>>>(static_cast<const __nv_bfloat16*>(table), ids, dim, out);
+  return Last();
+}
+
+const char* RmsNorm(const float* x, const int32_t* rows, int32_t tokens, int32_t dim, const float* weight, float eps,
+                    void* out, cudaStream_t stream) {
+  if (tokens < 1 || dim < 1) return "rms norm: tokens and dim must be positive";
+  RmsNormKernel<<<tokens, kThreads, 0, stream>>>(x, rows, dim, weight, eps, static_cast<__nv_bfloat16*>(out));
+  return Last();
+}
+
+const char* RmsNormFloat(const float* x, const int32_t* rows, int32_t tokens, int32_t dim, const float* weight,
+                         float eps, float* out, cudaStream_t stream) {
+  if (tokens < 1 || dim < 1) return "rms norm: tokens and dim must be positive";
+  RmsNormKernel<<<tokens, kThreads, 0, stream>>>(x, rows, dim, weight, eps, out);
+  return Last();
+}
+
+const char* FinishQkv(const QkvParams& p, cudaStream_t stream) {
+  if (p.tokens < 1 || p.num_query_heads < 1 || p.num_kv_heads < 1) return "finish qkv: sizes must be positive";
+  if (p.head_dim < 2 || p.head_dim > 32 * kMostPerLane || p.head_dim % 2 != 0) {
+    return "finish qkv: head_dim must be even, 2 to 512";
+  }
+  if (p.rope != nullptr && (p.rotary_dim < 2 || p.rotary_dim > p.head_dim || p.rotary_dim % 2 != 0)) {
+    return "finish qkv: rotary_dim must be even, 2 to head_dim";
+  }
+  if (p.block_size < 1) return "finish qkv: block_size must be positive";
+  const int64_t warps = int64_t{p.tokens} * (p.num_query_heads + 2 * p.num_kv_heads);
+  constexpr int32_t kWarps = kThreads / 32;
+  FinishQkvKernel<<<static_cast<uint32_t>((warps + kWarps - 1) / kWarps), kThreads, kWarps * p.head_dim * 4, stream>>>(p);
+  return Last();
+}
+
+}  // namespace tessera::cuda
