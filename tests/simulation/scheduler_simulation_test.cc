@@ -9,14 +9,18 @@
 // given.
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <string>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "tests/simulation/simulation.h"
 
@@ -34,29 +38,42 @@ struct Options {
 };
 Options options;
 
+std::string replay;  // how to run the current seed again
+
+void SayHowToReplay(int signal) {
+  // The process is dying: a write is all that is safe.
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, replay.data(), replay.size());
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
+}
+
+absl::Status RunSeed(Simulation& simulation) {
+  try {
+    return simulation.Run(kStepsOfASeed);
+  } catch (const std::exception& error) {  // a span's bounds, for example
+    return absl::InternalError(error.what());
+  }
+}
+
 TEST(SchedulerSimulation, RandomTraces) {
   Totals totals;
   int64_t seeds = 0;
   for (uint64_t seed = options.first_seed; totals.steps < options.steps; ++seed, ++seeds) {
     if (options.only_seed != 0) seed = options.only_seed;
     Simulation simulation(seed, options.trace);
-    const absl::Status status = simulation.Run(kStepsOfASeed);
+    replay = absl::StrCat("replay: ", options.program, " --seed=", seed, " --trace\n");
+    const absl::Status status = RunSeed(simulation);
     totals += simulation.totals();
-    ASSERT_TRUE(status.ok()) << "at step " << simulation.totals().steps << ": " << status
-                             << "\nreplay: " << options.program << " --seed=" << seed << " --trace";
+    ASSERT_TRUE(status.ok()) << "at step " << simulation.totals().steps << ": " << status << "\n" << replay;
     if (options.only_seed != 0) break;
   }
-  std::printf(
-      "%lld steps of %lld seeds: %lld sequences, of these %lld completed, %lld cancelled, %lld expired, %lld "
-      "failed;\n"
-      "%lld refused, %lld preemptions, %lld tokens computed, %lld from the prefix cache, %lld times "
-      "drained\n",
-      static_cast<long long>(totals.steps), static_cast<long long>(seeds),
-      static_cast<long long>(totals.sequences), static_cast<long long>(totals.completed),
-      static_cast<long long>(totals.cancelled), static_cast<long long>(totals.expired),
-      static_cast<long long>(totals.failed), static_cast<long long>(totals.refused),
-      static_cast<long long>(totals.preemptions), static_cast<long long>(totals.computed_tokens),
-      static_cast<long long>(totals.cached_tokens), static_cast<long long>(totals.drains));
+  absl::PrintF(
+      "%d steps of %d seeds: %d sequences, of these %d completed, %d cancelled, %d expired, %d failed;\n",
+      totals.steps, seeds, totals.sequences, totals.completed, totals.cancelled, totals.expired,
+      totals.failed);
+  absl::PrintF("%d refused, %d preemptions, %d tokens computed, %d from the prefix cache, %d times drained\n",
+               totals.refused, totals.preemptions, totals.computed_tokens, totals.cached_tokens,
+               totals.drains);
   if (options.only_seed != 0 || options.steps < 100'000) return;
   // The traces reach what they are meant to reach.
   EXPECT_GT(totals.completed, totals.steps / 50);
@@ -105,5 +122,7 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
+  for (const int signal : {SIGSEGV, SIGABRT, SIGFPE})
+    std::signal(signal, tessera::simulation::SayHowToReplay);
   return RUN_ALL_TESTS();
 }
