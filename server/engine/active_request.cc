@@ -35,8 +35,8 @@ std::unique_ptr<ActiveRequest> MakeGeneration(GenerateSpec spec, SequenceId firs
 
     SamplingParams sampling = spec.sampling;
     sampling.seed += static_cast<uint64_t>(i);
-    sequence.sampler.emplace(std::move(sampling), request->prompt, rules->EndingTokens(), spec.stopping.min_tokens,
-                             spec.logprobs);
+    sequence.sampler.emplace(std::move(sampling), request->prompt, rules->EndingTokens(),
+                             spec.stopping.min_tokens, spec.logprobs);
     sequence.output.emplace(tokenizer, spec.skip_special_tokens, rules, spec.stopping.max_tokens);
     const bool last_use = i + 1 == spec.n && !scores_prompt;
     sequence.spec.prompt = last_use ? std::move(request->prompt) : request->prompt;

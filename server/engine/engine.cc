@@ -16,8 +16,9 @@ namespace tessera {
 
 class Engine::Impl {
  public:
-  Impl(EngineConfig config_in, std::unique_ptr<Backend> backend_in, std::shared_ptr<const Tokenizer> tokenizer_in,
-       Metrics* metrics_in, std::function<absl::Time()> clock_in)
+  Impl(EngineConfig config_in, std::unique_ptr<Backend> backend_in,
+       std::shared_ptr<const Tokenizer> tokenizer_in, Metrics* metrics_in,
+       std::function<absl::Time()> clock_in)
       : config(std::move(config_in)),
         backend(std::move(backend_in)),
         tokenizer(std::move(tokenizer_in)),
@@ -28,7 +29,8 @@ class Engine::Impl {
 
   absl::Status CheckGenerate(const GenerateSpec& spec) const;
   absl::Status CheckEmbed(const EmbedSpec& spec) const;
-  absl::StatusOr<std::shared_ptr<RequestStream>> Submit(std::unique_ptr<ActiveRequest> request, std::string request_id,
+  absl::StatusOr<std::shared_ptr<RequestStream>> Submit(std::unique_ptr<ActiveRequest> request,
+                                                        std::string request_id,
                                                         std::function<void()> on_ready);
   GaugeValues Gauges() const;
 
@@ -49,7 +51,8 @@ class Engine::Impl {
 absl::Status Engine::Impl::CheckGenerate(const GenerateSpec& spec) const {
   if (spec.n < 1) return absl::InvalidArgumentError(absl::StrCat("n is ", spec.n, "; at least 1"));
   if (spec.stopping.max_tokens < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("max_tokens is ", spec.stopping.max_tokens, "; at least 1"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_tokens is ", spec.stopping.max_tokens, "; at least 1"));
   }
   if (tokenizer == nullptr && !spec.stopping.stop_strings.empty()) {
     return absl::InvalidArgumentError("stop strings need a tokenizer, and this server runs without one");
@@ -79,12 +82,13 @@ absl::StatusOr<std::shared_ptr<RequestStream>> Engine::Impl::Submit(std::unique_
   auto on_cancel = [inbox = inbox, serial = request->serial] {
     inbox->EndBySerial(serial, absl::CancelledError("cancelled by the caller"));
   };
-  auto stream = std::make_shared<RequestStream>(std::move(request_id), std::move(on_ready), std::move(on_cancel));
+  auto stream =
+      std::make_shared<RequestStream>(std::move(request_id), std::move(on_ready), std::move(on_cancel));
   request->stream = stream;
   const RequestRecord::Kind kind = request->kind;
   const int32_t prompt_tokens = request->progress.prompt_tokens;
-  if (absl::Status status = inbox->Submit(std::move(request),
-                                          [&] { metrics->OnRequestAccepted(kind, prompt_tokens); });
+  if (absl::Status status =
+          inbox->Submit(std::move(request), [&] { metrics->OnRequestAccepted(kind, prompt_tokens); });
       !status.ok()) {
     return status;
   }
@@ -104,8 +108,9 @@ GaugeValues Engine::Impl::Gauges() const {
   return values;
 }
 
-Engine::Engine(EngineConfig config, std::unique_ptr<Backend> backend, std::shared_ptr<const Tokenizer> tokenizer,
-               Metrics* metrics, std::function<absl::Time()> clock)
+Engine::Engine(EngineConfig config, std::unique_ptr<Backend> backend,
+               std::shared_ptr<const Tokenizer> tokenizer, Metrics* metrics,
+               std::function<absl::Time()> clock)
     : impl_(std::make_unique<Impl>(std::move(config), std::move(backend), std::move(tokenizer), metrics,
                                    std::move(clock))) {
   metrics->SetGaugeSource([impl = impl_.get()] { return impl->Gauges(); });
@@ -128,13 +133,15 @@ void Engine::Start() {
   impl_->thread = std::thread([impl = impl_.get()] { impl->loop.Run(); });
 }
 
-absl::StatusOr<std::shared_ptr<RequestStream>> Engine::Generate(GenerateSpec spec, std::function<void()> on_ready) {
+absl::StatusOr<std::shared_ptr<RequestStream>> Engine::Generate(GenerateSpec spec,
+                                                                std::function<void()> on_ready) {
   if (absl::Status status = impl_->CheckGenerate(spec); !status.ok()) return status;
   if (spec.arrival == absl::Time()) spec.arrival = impl_->clock();
   const SequenceId first_id = impl_->next_sequence.fetch_add(spec.n, std::memory_order_relaxed);
   std::string request_id = spec.request_id;
-  return impl_->Submit(MakeGeneration(std::move(spec), first_id, impl_->tokenizer, impl_->config.eos_token_ids),
-                       std::move(request_id), std::move(on_ready));
+  return impl_->Submit(
+      MakeGeneration(std::move(spec), first_id, impl_->tokenizer, impl_->config.eos_token_ids),
+      std::move(request_id), std::move(on_ready));
 }
 
 absl::StatusOr<std::shared_ptr<RequestStream>> Engine::Embed(EmbedSpec spec, std::function<void()> on_ready) {
@@ -180,7 +187,9 @@ EngineLoad Engine::Load() const {
   return load;
 }
 
-bool Engine::Healthy() const { return impl_->heartbeat.Healthy(impl_->clock(), impl_->config.watchdog_timeout); }
+bool Engine::Healthy() const {
+  return impl_->heartbeat.Healthy(impl_->clock(), impl_->config.watchdog_timeout);
+}
 
 const BackendInfo& Engine::backend_info() const { return impl_->backend->info(); }
 

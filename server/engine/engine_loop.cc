@@ -42,6 +42,8 @@ void EngineLoop::TakeUp(Inbox::Contents* contents) {
   for (uint64_t serial : slow_readers_) {
     if (!requests_.contains(serial)) continue;  // ended in the step in which it fell behind
     seams_.metrics->OnSlowReaderAbort();
+    spdlog::warn("Request {} is aborted: its reader does not take what is generated",
+                 requests_.at(serial)->stream->request_id());
     end(serial, absl::AbortedError("the reader did not take what was generated"));
   }
   slow_readers_.clear();
@@ -144,7 +146,8 @@ void EngineLoop::BuildRows(const StepPlan& plan, StepRecord* record) {
     if (sequence->prompt_scorer.has_value()) row.prompt_scorer = &*sequence->prompt_scorer;
     if (sequence->pooler.has_value()) row.pooler = &*sequence->pooler;
     row_sequences_.push_back(sequence);
-    (planned.prefill ? record->prefill_tokens : record->decode_tokens) += static_cast<int32_t>(row.tokens.size());
+    (planned.prefill ? record->prefill_tokens : record->decode_tokens) +=
+        static_cast<int32_t>(row.tokens.size());
   }
   record->rows = static_cast<int32_t>(rows_.size());
 }
@@ -323,7 +326,8 @@ void EngineLoop::Deliver(StepRecord* step) {
 void EngineLoop::PushDelta(Outgoing* outgoing) {
   ActiveRequest* request = outgoing->request;
   const RequestStream::Backlog backlog = request->stream->Push(std::move(outgoing->event), now_);
-  const bool behind = backlog.tokens > config_.slow_reader_tokens || now_ - backlog.since > config_.slow_reader_timeout;
+  const bool behind =
+      backlog.tokens > config_.slow_reader_tokens || now_ - backlog.since > config_.slow_reader_timeout;
   if (behind && !request->reader_too_slow) {
     request->reader_too_slow = true;
     slow_readers_.push_back(request->serial);

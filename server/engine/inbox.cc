@@ -28,17 +28,19 @@ bool WaitUntil(std::condition_variable* condition, Lock* lock, absl::Time deadli
 absl::Status Inbox::CheckRoomLocked(const std::string& request_id, int64_t sequences, int64_t tokens) const {
   if (!refusal_.ok()) return refusal_;
   if (live_ids_.contains(request_id)) {
-    return absl::AlreadyExistsError(absl::StrCat("request id '", request_id, "' is in use by a request that still runs"));
+    return absl::AlreadyExistsError(
+        absl::StrCat("request id '", request_id, "' is in use by a request that still runs"));
   }
   if (queued_sequences_ == 0) return absl::OkStatus();  // or a large request could never be served
   if (queued_sequences_ + sequences > max_queued_sequences_) {
-    return absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", queued_sequences_, " sequences wait, ",
-                                                     sequences, " more would pass the limit of ",
-                                                     max_queued_sequences_));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the queue is full: ", queued_sequences_, " sequences wait, ", sequences,
+                     " more would pass the limit of ", max_queued_sequences_));
   }
   if (queued_tokens_ + tokens > max_queued_tokens_) {
-    return absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", queued_tokens_, " prompt tokens wait, ",
-                                                     tokens, " more would pass the limit of ", max_queued_tokens_));
+    return absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", queued_tokens_,
+                                                     " prompt tokens wait, ", tokens,
+                                                     " more would pass the limit of ", max_queued_tokens_));
   }
   return absl::OkStatus();
 }
@@ -53,7 +55,8 @@ absl::Status Inbox::Submit(std::unique_ptr<ActiveRequest> request, absl::Functio
   const int64_t tokens = request->queued_tokens();
   {
     Lock lock(mu_);
-    if (absl::Status status = CheckRoomLocked(request->stream->request_id(), sequences, tokens); !status.ok()) {
+    if (absl::Status status = CheckRoomLocked(request->stream->request_id(), sequences, tokens);
+        !status.ok()) {
       return status;
     }
     live_ids_.emplace(request->stream->request_id(), request->serial);

@@ -24,10 +24,10 @@ struct GenerateSpec {
   StoppingParams stopping;
   int32_t n = 1;
   int32_t priority = 0;
-  absl::Time arrival;                              // when the RPC came in
+  absl::Time arrival;                                 // when the RPC came in
   absl::Duration timeout = absl::InfiniteDuration();  // from arrival; ends with FinishReason::kDeadline
-  int32_t logprobs = -1;         // -1: none
-  int32_t prompt_logprobs = -1;  // -1: none
+  int32_t logprobs = -1;                              // -1: none
+  int32_t prompt_logprobs = -1;                       // -1: none
   bool skip_special_tokens = true;
   std::string cache_salt;
   bool bypass_prefix_cache = false;

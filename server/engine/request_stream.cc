@@ -13,7 +13,8 @@ void MoveAppend(std::vector<T>* from, std::vector<T>* to) {
 
 }  // namespace
 
-RequestStream::RequestStream(std::string request_id, std::function<void()> on_ready, std::function<void()> on_cancel)
+RequestStream::RequestStream(std::string request_id, std::function<void()> on_ready,
+                             std::function<void()> on_cancel)
     : request_id_(std::move(request_id)), on_ready_(std::move(on_ready)), on_cancel_(std::move(on_cancel)) {}
 
 bool RequestStream::Take(std::vector<RequestEvent>* events) {

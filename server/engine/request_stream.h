@@ -24,7 +24,8 @@ class RequestStream {
  public:
   // `on_ready` is called by the engine thread, without any lock held, each time the stream goes from empty to not
   // empty. It must return quickly, and may call Take. `on_cancel` is called once, by the first Cancel.
-  RequestStream(std::string request_id, std::function<void()> on_ready, std::function<void()> on_cancel = nullptr);
+  RequestStream(std::string request_id, std::function<void()> on_ready,
+                std::function<void()> on_cancel = nullptr);
 
   const std::string& request_id() const { return request_id_; }
 

@@ -29,7 +29,8 @@ double SumOf(const float* weights, int count) {
 }
 
 // Weights of the block that starts at `begin`; returns their number.
-int BlockWeights(absl::Span<const float> logits, size_t begin, float largest, float temperature, float* weights) {
+int BlockWeights(absl::Span<const float> logits, size_t begin, float largest, float temperature,
+                 float* weights) {
   const absl::Span<const float> block = logits.subspan(begin, kBlock);
   const int count = static_cast<int>(block.size());
   for (int i = 0; i < count; ++i) weights[i] = ExpOfNonPositive((block[i] - largest) / temperature);
@@ -37,8 +38,8 @@ int BlockWeights(absl::Span<const float> logits, size_t begin, float largest, fl
 }
 
 // The same with what is not kept at zero.
-int KeptBlockWeights(absl::Span<const float> logits, size_t begin, float largest, float temperature, float min_weight,
-                     Cutoff cutoff, float* weights) {
+int KeptBlockWeights(absl::Span<const float> logits, size_t begin, float largest, float temperature,
+                     float min_weight, Cutoff cutoff, float* weights) {
   const int count = BlockWeights(logits, begin, largest, temperature, weights);
   const int32_t first = static_cast<int32_t>(begin);
   for (int i = 0; i < count; ++i) {
@@ -57,7 +58,9 @@ absl::Status InvalidLogitsError(absl::string_view message) {
   return status;
 }
 
-bool IsInvalidLogits(const absl::Status& status) { return status.GetPayload(kInvalidLogitsPayload).has_value(); }
+bool IsInvalidLogits(const absl::Status& status) {
+  return status.GetPayload(kInvalidLogitsPayload).has_value();
+}
 
 absl::StatusOr<LargestLogit> FindLargest(absl::Span<const float> logits) {
   int32_t best_key = std::numeric_limits<int32_t>::min();
@@ -133,8 +136,8 @@ Cutoff FindTopPCutoff(absl::Span<const float> logits, float largest, float tempe
   return cutoff;
 }
 
-int32_t DrawFromAll(absl::Span<const float> logits, float largest, float temperature, float min_weight, Cutoff cutoff,
-                    double uniform) {
+int32_t DrawFromAll(absl::Span<const float> logits, float largest, float temperature, float min_weight,
+                    Cutoff cutoff, double uniform) {
   thread_local std::vector<double> block_sums;
   float weights[kBlock];
   block_sums.clear();

@@ -75,8 +75,8 @@ Cutoff FindTopPCutoff(absl::Span<const float> logits, float largest, float tempe
 
 // Draws an index with probability proportional to its weight, weights below `min_weight` and tokens behind `cutoff` left
 // out: the first index at which the running sum exceeds `uniform` times the total.
-int32_t DrawFromAll(absl::Span<const float> logits, float largest, float temperature, float min_weight, Cutoff cutoff,
-                    double uniform);
+int32_t DrawFromAll(absl::Span<const float> logits, float largest, float temperature, float min_weight,
+                    Cutoff cutoff, double uniform);
 
 // The `k` best indices, best first; all if there are fewer.
 void SelectTop(absl::Span<const float> logits, int32_t k, std::vector<int32_t>* indices);

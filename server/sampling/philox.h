@@ -25,9 +25,8 @@ inline std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter, std::
 
 // The random number, in [0, 1) with 53 bits, of output position `position` under `seed`.
 inline double UniformAt(uint64_t seed, uint64_t position) {
-  const auto bits =
-      Philox4x32({static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), 0, 0},
-                 {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+  const auto bits = Philox4x32({static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), 0, 0},
+                               {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
   const uint64_t word = (uint64_t{bits[1]} << 32) | bits[0];
   return static_cast<double>(word >> 11) * 0x1.0p-53;
 }

@@ -57,7 +57,10 @@ class Sampler::Row {
 
 Sampler::Sampler(SamplingParams params, absl::Span<const int32_t> prompt, std::vector<int32_t> barred,
                  int32_t min_tokens, int num_logprobs)
-    : params_(std::move(params)), barred_(std::move(barred)), min_tokens_(min_tokens), num_logprobs_(num_logprobs) {
+    : params_(std::move(params)),
+      barred_(std::move(barred)),
+      min_tokens_(min_tokens),
+      num_logprobs_(num_logprobs) {
   if (params_.repetition_penalty != 1.0f) {
     prompt_tokens_.assign(prompt.begin(), prompt.end());
     std::sort(prompt_tokens_.begin(), prompt_tokens_.end());
@@ -69,7 +72,8 @@ absl::StatusOr<SampledToken> Sampler::Sample(absl::Span<float> logits) const {
   return SampleRow(Row({}, logits, num_logprobs_ >= 0));
 }
 
-absl::StatusOr<SampledToken> Sampler::SampleSparse(absl::Span<const int32_t> ids, absl::Span<float> logits) const {
+absl::StatusOr<SampledToken> Sampler::SampleSparse(absl::Span<const int32_t> ids,
+                                                   absl::Span<float> logits) const {
   return SampleRow(Row(ids, logits, num_logprobs_ >= 0));
 }
 
@@ -111,7 +115,8 @@ void Sampler::Edit(Row* row) const {
     const auto penalize = [penalty](float logit) { return logit > 0.0f ? logit / penalty : logit * penalty; };
     for (int32_t token : prompt_tokens_) row->Update(token, penalize);
     for (const auto& [token, count] : output_counts_) {
-      if (!std::binary_search(prompt_tokens_.begin(), prompt_tokens_.end(), token)) row->Update(token, penalize);
+      if (!std::binary_search(prompt_tokens_.begin(), prompt_tokens_.end(), token))
+        row->Update(token, penalize);
     }
   }
   if (params_.presence_penalty != 0.0f || params_.frequency_penalty != 0.0f) {

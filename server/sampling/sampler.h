@@ -30,8 +30,8 @@ class Sampler {
  public:
   // `prompt` feeds the repetition penalty. `barred` are the tokens barred while fewer than `min_tokens` tokens are
   // out (end and stop ids). `num_logprobs` is -1 for none, else how many most likely tokens to report (0 to 20).
-  Sampler(SamplingParams params, absl::Span<const int32_t> prompt, std::vector<int32_t> barred, int32_t min_tokens,
-          int num_logprobs);
+  Sampler(SamplingParams params, absl::Span<const int32_t> prompt, std::vector<int32_t> barred,
+          int32_t min_tokens, int num_logprobs);
 
   // `logits` has one float per vocabulary entry and may be overwritten. `logits` that hold NaN, +infinity, or no
   // finite value, are an INTERNAL error that IsInvalidLogits() tells (logits.h): never a token.

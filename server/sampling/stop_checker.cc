@@ -19,7 +19,9 @@ bool Contains(const std::vector<int32_t>& sorted, int32_t id) {
 }  // namespace
 
 StopRules::StopRules(const StoppingParams& params, absl::Span<const int32_t> eos_token_ids)
-    : stop_(Sorted(params.stop_token_ids)), include_stop_(params.include_stop), min_tokens_(params.min_tokens) {
+    : stop_(Sorted(params.stop_token_ids)),
+      include_stop_(params.include_stop),
+      min_tokens_(params.min_tokens) {
   if (!params.ignore_eos) eos_ = Sorted(eos_token_ids);
   for (const std::string& text : params.stop_strings) {
     if (text.empty()) continue;

@@ -60,15 +60,16 @@ absl::Status NullBackend::AllocateKvCache(const KvCacheConfig& config) {
 }
 
 uint64_t& NullBackend::Slot(const BatchRow& row, int32_t position) {
-  return cache_[static_cast<size_t>(row.block_table[position / block_size_]) * block_size_ + position % block_size_];
+  return cache_[static_cast<size_t>(row.block_table[position / block_size_]) * block_size_ +
+                position % block_size_];
 }
 
 absl::Status NullBackend::CheckRow(const BatchRow& row) const {
   const int64_t end = static_cast<int64_t>(row.start) + static_cast<int64_t>(row.tokens.size());
   if (row.tokens.empty() || row.start < 0) return absl::InternalError("batch row without tokens");
   if (static_cast<int64_t>(row.block_table.size()) * block_size_ < end) {
-    return absl::InternalError(absl::StrCat("block table of ", row.block_table.size(), " blocks does not cover ", end,
-                                            " tokens"));
+    return absl::InternalError(
+        absl::StrCat("block table of ", row.block_table.size(), " blocks does not cover ", end, " tokens"));
   }
   const int64_t num_blocks = static_cast<int64_t>(cache_.size()) / std::max(block_size_, 1);
   for (int32_t block : row.block_table) {
@@ -108,7 +109,8 @@ void NullBackend::RunRow(const BatchRow& row, RowResult* result) {
       const int count = Candidates(hash, row.tokens[i], position, ids.data(), logits.data());
       dense_.assign(config_.vocab_size, kRemoteLogit);
       for (int c = 0; c < count; ++c) dense_[ids[c]] = logits[c];
-      if (absl::Status status = row.prompt_scorer->Add(position, dense_); !status.ok() && result->status.ok()) {
+      if (absl::Status status = row.prompt_scorer->Add(position, dense_);
+          !status.ok() && result->status.ok()) {
         result->status = std::move(status);
       }
     }
@@ -133,11 +135,13 @@ void NullBackend::RunRow(const BatchRow& row, RowResult* result) {
   }
 }
 
-int NullBackend::Candidates(uint64_t hash, int32_t token, int32_t position, int32_t* ids, float* logits) const {
+int NullBackend::Candidates(uint64_t hash, int32_t token, int32_t position, int32_t* ids,
+                            float* logits) const {
   const int32_t range = config_.num_tokens;
   const int count = std::min<int32_t>(kNumCandidates, range);
-  const int32_t best = config_.rule ? std::clamp(config_.rule(token, position) - config_.first_token, 0, range - 1)
-                                    : static_cast<int32_t>(hash % range);
+  const int32_t best = config_.rule
+                           ? std::clamp(config_.rule(token, position) - config_.first_token, 0, range - 1)
+                           : static_cast<int32_t>(hash % range);
   // The tokens best, best + 1, ... with the end of the range joined to its start; those that wrapped come first.
   const int wrapped = std::max(0, best + count - range);
   for (int place = 0; place < count; ++place) {

@@ -53,7 +53,9 @@ TEST(EngineLifecycleTest, RefusesWhatCanNeverFit) {
   options.max_context = 100;
   options.num_blocks = 10;  // of 4 tokens
   TestEngine engine(options);
-  const auto code = [&](GenerateSpec spec) { return engine->Generate(std::move(spec), nullptr).status().code(); };
+  const auto code = [&](GenerateSpec spec) {
+    return engine->Generate(std::move(spec), nullptr).status().code();
+  };
   EXPECT_EQ(code(MakeSpec("a", 90, 20)), absl::StatusCode::kInvalidArgument);  // context
   EXPECT_EQ(code(MakeSpec("a", 30, 20)), absl::StatusCode::kInvalidArgument);  // cache
   EXPECT_EQ(code(MakeSpec("a", 0, 20)), absl::StatusCode::kInvalidArgument);
@@ -76,12 +78,15 @@ TEST(EngineLifecycleTest, AnIdInUseIsRefusedAndFreeAfterTheEnd) {
   options.backend.before_run = gate.Hook();
   TestEngine engine(options);
   Reader first = engine.Generate(MakeSpec("same", 5, 3));
-  EXPECT_EQ(engine->Generate(MakeSpec("same", 5, 3), nullptr).status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(engine->Generate(MakeSpec("same", 5, 3), nullptr).status().code(),
+            absl::StatusCode::kAlreadyExists);
   gate.WaitForStep();
-  EXPECT_EQ(engine->Generate(MakeSpec("same", 5, 3), nullptr).status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(engine->Generate(MakeSpec("same", 5, 3), nullptr).status().code(),
+            absl::StatusCode::kAlreadyExists);
   gate.Open();
   EXPECT_EQ(Reason(first.ReadAll()), FinishReason::kLength);
-  for (int i = 0; i < 200; ++i) EXPECT_EQ(Reason(engine.GenerateAll(MakeSpec("same", 5, 3))), FinishReason::kLength);
+  for (int i = 0; i < 200; ++i)
+    EXPECT_EQ(Reason(engine.GenerateAll(MakeSpec("same", 5, 3))), FinishReason::kLength);
 }
 
 TEST(EngineLifecycleTest, AFullQueueRefusesAtOnceAndOutputsCount) {
@@ -101,9 +106,11 @@ TEST(EngineLifecycleTest, AFullQueueRefusesAtOnceAndOutputsCount) {
   two.n = 2;
   const absl::Status refused = engine->Generate(two, nullptr).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
-  EXPECT_EQ(engine->Generate(MakeSpec("long", 90, 3), nullptr).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(engine->Generate(MakeSpec("long", 90, 3), nullptr).status().code(),
+            absl::StatusCode::kResourceExhausted);
   Reader fourth = engine.Generate(MakeSpec("fourth", 5, 3));
-  EXPECT_EQ(engine->Generate(MakeSpec("fifth", 5, 3), nullptr).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(engine->Generate(MakeSpec("fifth", 5, 3), nullptr).status().code(),
+            absl::StatusCode::kResourceExhausted);
   gate.Open();
   running.ReadAll();
   queued.ReadAll();
@@ -174,7 +181,8 @@ TEST(EngineLifecycleTest, AbortKnowsLiveIdsOnly) {
   EXPECT_EQ(engine->AbortAll(absl::AbortedError("all")), std::vector<std::string>{"b"});
   const Collected result = other.ReadAll();
   ASSERT_EQ(result.outputs.size(), 3u);
-  for (const CollectedOutput& output : result.outputs) EXPECT_EQ(output.finished->reason, FinishReason::kAbort);
+  for (const CollectedOutput& output : result.outputs)
+    EXPECT_EQ(output.finished->reason, FinishReason::kAbort);
   engine.ExpectIdle();
 }
 
@@ -269,7 +277,8 @@ TEST(EngineLifecycleTest, DestructionEndsEveryRequest) {
     options.backend.step_time = absl::Milliseconds(1);
     TestEngine engine(options);
     std::vector<Reader> readers;
-    for (int i = 0; i < 5; ++i) readers.push_back(engine.Generate(MakeSpec(absl::StrCat("r", i), 5, 3000, i)));
+    for (int i = 0; i < 5; ++i)
+      readers.push_back(engine.Generate(MakeSpec(absl::StrCat("r", i), 5, 3000, i)));
     if (start) readers[0].ReadTokens(1);
     engine.Destroy();
     for (Reader& reader : readers) {
@@ -323,7 +332,8 @@ TEST(EngineLifecycleTest, TheFirstEventWakesTheReaderWithoutALock) {
     std::vector<RequestEvent> events;
     const bool more = stream->Take(&events);
     for (const RequestEvent& event : events) {
-      if (const auto* delta = std::get_if<OutputDelta>(&event)) tokens += static_cast<int>(delta->token_ids.size());
+      if (const auto* delta = std::get_if<OutputDelta>(&event))
+        tokens += static_cast<int>(delta->token_ids.size());
     }
     std::lock_guard<std::mutex> lock(mu);
     ended = !more;

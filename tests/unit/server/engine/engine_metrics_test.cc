@@ -15,7 +15,8 @@ TEST(EngineMetricsTest, CountsOfAPlainLoad) {
   options.prefix_cache = false;
   TestEngine engine(options);
   std::vector<Reader> readers;
-  for (int i = 0; i < kRequests; ++i) readers.push_back(engine.Generate(MakeSpec(absl::StrCat(i), kPrompt, kTokens, i)));
+  for (int i = 0; i < kRequests; ++i)
+    readers.push_back(engine.Generate(MakeSpec(absl::StrCat(i), kPrompt, kTokens, i)));
   for (Reader& reader : readers) reader.ReadAll();
   const auto metric = [&](const std::string& name) { return engine.Metric("tessera_" + name); };
   EXPECT_EQ(metric("requests_accepted_total{kind=\"generate\"}"), kRequests);
@@ -26,8 +27,8 @@ TEST(EngineMetricsTest, CountsOfAPlainLoad) {
   EXPECT_EQ(metric("step_tokens_sum"), kRequests * (kPrompt + kTokens - 1));
   EXPECT_EQ(metric("requests_total{kind=\"generate\",finish_reason=\"length\"}"), kRequests);
   EXPECT_EQ(metric("outputs_total{finish_reason=\"length\"}"), kRequests);
-  for (const char* histogram : {"request_e2e_seconds", "request_queue_seconds", "request_prefill_seconds",
-                                "request_prompt_tokens"}) {
+  for (const char* histogram :
+       {"request_e2e_seconds", "request_queue_seconds", "request_prefill_seconds", "request_prompt_tokens"}) {
     EXPECT_EQ(metric(absl::StrCat(histogram, "_count", kGenerate)), kRequests) << histogram;
   }
   EXPECT_EQ(metric("request_decode_seconds_count"), kRequests);

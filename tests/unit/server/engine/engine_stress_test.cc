@@ -117,7 +117,8 @@ class Client {
     }
     ++totals_.refused;
     EXPECT_TRUE(status.code() == absl::StatusCode::kResourceExhausted ||
-                status.code() == absl::StatusCode::kAlreadyExists || status.code() == absl::StatusCode::kUnavailable)
+                status.code() == absl::StatusCode::kAlreadyExists ||
+                status.code() == absl::StatusCode::kUnavailable)
         << status;
     return false;
   }
@@ -173,7 +174,8 @@ void Stress(TestEngineOptions options, int threads, int requests, bool drain) {
   double ended = 0, outputs = 0;
   for (const char* reason : {"stop", "length", "abort", "deadline", "error"}) {
     for (const char* kind : {"generate", "embed"}) {
-      ended += engine.Metric(absl::StrCat("tessera_requests_total{kind=\"", kind, "\",finish_reason=\"", reason, "\"}"));
+      ended += engine.Metric(
+          absl::StrCat("tessera_requests_total{kind=\"", kind, "\",finish_reason=\"", reason, "\"}"));
     }
     outputs += engine.Metric(absl::StrCat("tessera_outputs_total{finish_reason=\"", reason, "\"}"));
   }

@@ -31,7 +31,9 @@ TEST(PoolerTest, Kinds) {
     for (int j = 0; j < 8; ++j) {
       double mean = 0;
       for (const auto& row : hidden) mean += row[j] / 5.0;
-      const double expected = kind == PoolingKind::kLast ? hidden[4][j] : kind == PoolingKind::kCls ? hidden[0][j] : mean;
+      const double expected = kind == PoolingKind::kLast  ? hidden[4][j]
+                              : kind == PoolingKind::kCls ? hidden[0][j]
+                                                          : mean;
       EXPECT_NEAR(result[j], expected, 1e-6);
     }
     const std::vector<float> unit = pooler.Result(true);

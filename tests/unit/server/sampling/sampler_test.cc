@@ -18,7 +18,8 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 
 // The distribution that types.proto describes, written down plainly in double precision.
 std::vector<double> ReferenceDistribution(std::vector<double> logits, const SamplingParams& params,
-                                          const std::vector<int32_t>& prompt, const std::vector<int32_t>& output,
+                                          const std::vector<int32_t>& prompt,
+                                          const std::vector<int32_t>& output,
                                           const std::vector<int32_t>& barred) {
   const int size = static_cast<int>(logits.size());
   for (auto [token, bias] : params.logit_bias) logits[token] += bias;
@@ -27,8 +28,10 @@ std::vector<double> ReferenceDistribution(std::vector<double> logits, const Samp
   for (int32_t token : output) ++counts[token];
   for (int token = 0; token < size; ++token) {
     const bool seen = counts.count(token) || std::count(prompt.begin(), prompt.end(), token);
-    if (seen) logits[token] *= logits[token] > 0 ? 1.0 / params.repetition_penalty : params.repetition_penalty;
-    if (counts.count(token)) logits[token] -= params.presence_penalty + params.frequency_penalty * counts[token];
+    if (seen)
+      logits[token] *= logits[token] > 0 ? 1.0 / params.repetition_penalty : params.repetition_penalty;
+    if (counts.count(token))
+      logits[token] -= params.presence_penalty + params.frequency_penalty * counts[token];
   }
   std::vector<int> order(size);
   std::iota(order.begin(), order.end(), 0);
@@ -94,7 +97,8 @@ TEST(SamplerTest, FollowsTheReferenceForAllParameters) {
     std::vector<int32_t> prompt, output, barred;
     for (int i = 0; i < 10; ++i) prompt.push_back(random() % size);
     for (int i = 0; i < static_cast<int>(random() % 15); ++i) output.push_back(random() % size);
-    if (random() % 3 == 0) barred = {static_cast<int32_t>(random() % size), static_cast<int32_t>(random() % size)};
+    if (random() % 3 == 0)
+      barred = {static_cast<int32_t>(random() % size), static_cast<int32_t>(random() % size)};
     Sampler sampler(params, prompt, barred, 100, -1);
     for (int32_t token : output) sampler.Accept(token);
     std::vector<float> logits = RandomLogits(&random, size, 3);
@@ -146,7 +150,8 @@ TEST(SamplerTest, ChiSquareOfTheDistribution) {
       ++degrees;
     }
     // Wilson-Hilferty bound, p = 0.0001.
-    const double bound = degrees * std::pow(1 - 2.0 / (9 * degrees) + 3.72 * std::sqrt(2.0 / (9 * degrees)), 3);
+    const double bound =
+        degrees * std::pow(1 - 2.0 / (9 * degrees) + 3.72 * std::sqrt(2.0 / (9 * degrees)), 3);
     EXPECT_LT(chi2, bound) << "variant " << variant << ", " << degrees << " degrees";
   }
 }
