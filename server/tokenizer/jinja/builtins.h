@@ -50,8 +50,12 @@ absl::StatusOr<Text> ExpectString(const Value& value, absl::string_view what);
 Text Strip(const Text& text, const std::optional<std::string>& characters, bool left, bool right);
 absl::StatusOr<Value> Replace(Interpreter* in, const Text& text, const Text& from, const Text& to,
                               int64_t count);
-// Counts a string about to be made by putting `each` bytes into every line.
-absl::Status ChargeLines(Interpreter* in, const Text& text, size_t each);
+// str.splitlines.
+std::vector<Text> SplitLines(const Text& text, bool keep_ends);
+// What str.strip and str.split take for blanks: White_Space and the separators U+001C to U+001F.
+bool IsPythonSpace(char32_t c);
+// Has upper and lower case.
+bool IsCased(char32_t c);
 Text Lower(const Text& text);
 Text Upper(const Text& text);
 Text Capitalize(const Text& text);

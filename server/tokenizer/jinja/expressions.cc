@@ -32,8 +32,9 @@ Value LoopAttribute(const Value& value, absl::string_view name) {
   if (name == "first") return Value::Bool(index == 0);
   if (name == "last") return Value::Bool(index + 1 == size);
   if (name == "length") return Value::Int(size);
-  if (name == "depth") return Value::Int(loop->depth);
-  if (name == "depth0") return Value::Int(loop->depth - 1);
+  // Only recursive loops, which are not supported, go deeper.
+  if (name == "depth") return Value::Int(1);
+  if (name == "depth0") return Value::Int(0);
   if (name == "previtem") {
     return index > 0 ? loop->items->items[index - 1] : Value::MakeUndefined("there is no previous item");
   }

@@ -21,14 +21,23 @@ absl::StatusOr<Items> ItemsOf(Interpreter* in, const Value& v) {
   return sequence->items;
 }
 
-// "a.b.0": one subscript after the other.
-absl::StatusOr<Value> AttributePath(Interpreter* in, Value value, const Value& path) {
-  if (!path.is_string()) return in->GetItem(value, path);
+// "a.b.0": one subscript after the other. What is missing on the way becomes `absent`, if there is one.
+absl::StatusOr<Value> AttributePath(Interpreter* in, Value value, const Value& path,
+                                    const std::optional<Value>& absent = std::nullopt) {
+  const auto step = [&](const Value& key) -> absl::Status {
+    TOKENIZER_ASSIGN_OR_RETURN(value, in->GetItem(value, key));
+    if (value.is_undefined() && absent && !absent->is_none()) value = *absent;
+    return absl::OkStatus();
+  };
+  if (!path.is_string()) {
+    TOKENIZER_RETURN_IF_ERROR(step(path));
+    return value;
+  }
   for (const absl::string_view part : absl::StrSplit(path.text()->view(), '.')) {
     int64_t index = 0;
     const bool number = !part.empty() && part.find_first_not_of("0123456789") == absl::string_view::npos &&
                         absl::SimpleAtoi(part, &index);
-    TOKENIZER_ASSIGN_OR_RETURN(value, in->GetItem(value, number ? Value::Int(index) : Value::Str(part)));
+    TOKENIZER_RETURN_IF_ERROR(step(number ? Value::Int(index) : Value::Str(part)));
   }
   return value;
 }
@@ -196,15 +205,17 @@ absl::StatusOr<Value> ReverseFilter(Interpreter* in, const Value& v, const Argum
   return in->MakeString(std::move(out));
 }
 
+// map and select take anything that is false for an empty list.
+absl::StatusOr<Items> ItemsOrNone(Interpreter* in, const Value& v) { return v.Truthy() ? ItemsOf(in, v) : Items(); }
+
 absl::StatusOr<Value> MapFilter(Interpreter* in, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const Items items, ItemsOf(in, v));
+  TOKENIZER_ASSIGN_OR_RETURN(const Items items, ItemsOrNone(in, v));
   Items out;
   if (a.positional.empty()) {
     TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("map", a, {"attribute", "default"}));
     if (!args[0]) return TemplateError("map requires a filter argument");
     for (const Value& item : items) {
-      TOKENIZER_ASSIGN_OR_RETURN(Value value, AttributePath(in, item, *args[0]));
-      if (value.is_undefined() && args[1] && !args[1]->is_none()) value = *args[1];
+      TOKENIZER_ASSIGN_OR_RETURN(Value value, AttributePath(in, item, *args[0], args[1]));
       out.push_back(std::move(value));
     }
   } else {

@@ -17,9 +17,6 @@ namespace {
 
 constexpr int64_t kMaxPadding = 10'000;
 
-// Python's str.strip and str.split take these for whitespace too.
-bool IsPythonSpace(char32_t c) { return unicode::IsWhitespace(c) || (c >= 0x1C && c <= 0x1F); }
-
 template <typename F>
 Text MapCharacters(const Text& text, F f) {
   Text out;
@@ -29,14 +26,6 @@ Text MapCharacters(const Text& text, F f) {
     out.Append(mapped, untrusted);
   });
   return out;
-}
-
-bool IsCased(char32_t c) {
-  std::string upper, lower, self;
-  unicode::AppendUpper(c, &upper);
-  unicode::AppendLower(c, &lower);
-  unicode::AppendUtf8(c, &self);
-  return upper != self || lower != self;
 }
 
 // A sigma at the end of a word has a lower case of its own.
@@ -173,17 +162,17 @@ absl::StatusOr<Value> IndentFilter(Interpreter* in, const Value& v, const Argume
     indention = Text(std::string(std::max<int64_t>(width, 0), ' '), false);
   }
   const bool first = args[1] && args[1]->Truthy(), blank = args[2] && args[2]->Truthy();
+  // With one more newline, an end of line at the very end is kept.
+  Text closed = text;
+  closed.Append("\n");
+  const std::vector<Text> lines = SplitLines(closed, /*keep_ends=*/false);
+  TOKENIZER_RETURN_IF_ERROR(in->ChargeBytes(text.size() + lines.size() * indention.size()));
   Text out;
-  size_t pos = 0;
-  TOKENIZER_RETURN_IF_ERROR(ChargeLines(in, text, indention.size()));
-  for (bool is_first = true;; is_first = false) {
-    const size_t end = std::min(text.bytes().find('\n', pos), text.size());
-    // Other lines are indented unless they are empty.
-    if (is_first ? first : (blank || end > pos)) out.Append(indention);
-    out.AppendPart(text, pos, end);
-    if (end == text.size()) break;
-    out.Append("\n");
-    pos = end + 1;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    if (i > 0) out.Append("\n");
+    // Other lines than the first are indented unless they are empty.
+    if (i == 0 ? first : (blank || !lines[i].empty())) out.Append(indention);
+    out.Append(lines[i]);
   }
   return in->MakeString(std::move(out));
 }
@@ -415,9 +404,31 @@ Text Strip(const Text& text, const std::optional<std::string>& characters, bool 
   return text.Substr(begin, end);
 }
 
-absl::Status ChargeLines(Interpreter* in, const Text& text, size_t each) {
-  const auto lines = static_cast<size_t>(std::count(text.bytes().begin(), text.bytes().end(), '\n')) + 1;
-  return in->ChargeBytes(text.size() + lines * each);
+bool IsPythonSpace(char32_t c) { return unicode::IsWhitespace(c) || (c >= 0x1C && c <= 0x1F); }
+
+bool IsCased(char32_t c) {
+  std::string upper, lower, self;
+  unicode::AppendUpper(c, &upper);
+  unicode::AppendLower(c, &lower);
+  unicode::AppendUtf8(c, &self);
+  return upper != self || lower != self;
+}
+
+std::vector<Text> SplitLines(const Text& text, bool keep_ends) {
+  std::vector<Text> lines;
+  size_t begin = 0;
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t start = pos;
+    const char32_t c = unicode::DecodeAt(text.view(), &pos);
+    const bool ends =
+        (c >= 0xA && c <= 0xD) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
+    if (!ends) continue;
+    if (c == '\r' && pos < text.size() && text.bytes()[pos] == '\n') ++pos;
+    lines.push_back(text.Substr(begin, keep_ends ? pos : start));
+    begin = pos;
+  }
+  if (begin < text.size()) lines.push_back(text.Substr(begin, text.size()));
+  return lines;
 }
 
 absl::StatusOr<Value> Replace(Interpreter* in, const Text& text, const Text& from, const Text& to,

@@ -219,13 +219,6 @@ absl::StatusOr<Interpreter::Flow> Interpreter::ExecuteFor(const Stmt& s, Text* o
 
   auto loop = std::make_shared<LoopState>();
   loop->items = items;
-  for (const ScopePtr* scope = &outer; *scope != nullptr; scope = &(*scope)->parent) {
-    const auto it = (*scope)->names.find("loop");
-    if (it != (*scope)->names.end() && it->second.loop() != nullptr) {
-      loop->depth = it->second.loop()->depth + 1;
-      break;
-    }
-  }
   for (; loop->index < items->items.size(); ++loop->index) {
     absl::Status entered = enter(items->items[loop->index]);
     scope_->names["loop"] = Value(Value::Data(loop));

@@ -35,24 +35,29 @@ Result MakeList(std::vector<Text> parts, Sequence::Kind kind = Sequence::Kind::k
   return Value::List(std::move(items), kind);
 }
 
-// The pieces between stretches of whitespace, from the left or the right.
+// The pieces between stretches of whitespace, from the left or the right. What is left when the limit is reached
+// keeps the blanks at its far end.
 std::vector<Text> SplitWhitespace(const Text& text, int64_t limit, bool from_right) {
+  const absl::string_view all = text.view();
   std::vector<Text> out;
-  Text rest = Strip(text, std::nullopt, true, true);
-  while (!rest.empty() && (limit < 0 || static_cast<int64_t>(out.size()) < limit)) {
-    size_t pos = from_right ? rest.size() : 0;
-    // To the first blank.
-    while (from_right ? pos > 0 : pos < rest.size()) {
-      const size_t start = from_right ? unicode::PreviousStart(rest.view(), pos) : pos;
-      const size_t end = from_right ? pos : pos + unicode::SequenceLength(rest.bytes()[pos]);
-      if (Strip(rest.Substr(start, end), std::nullopt, true, false).empty()) break;
-      pos = from_right ? start : end;
+  size_t begin = 0, end = all.size();  // of what is left
+  // Moves the near end over blanks, or over all but blanks.
+  const auto skip = [&](bool blanks) {
+    while (begin < end) {
+      const size_t start = from_right ? unicode::PreviousStart(all, end) : begin;
+      size_t next = start;
+      if (IsPythonSpace(unicode::DecodeAt(all, &next)) != blanks) break;
+      (from_right ? end : begin) = from_right ? start : next;
     }
-    out.push_back(from_right ? rest.Substr(pos, rest.size()) : rest.Substr(0, pos));
-    rest = from_right ? Strip(rest.Substr(0, pos), std::nullopt, false, true)
-                      : Strip(rest.Substr(pos, rest.size()), std::nullopt, true, false);
+  };
+  skip(true);
+  while (begin < end && (limit < 0 || static_cast<int64_t>(out.size()) < limit)) {
+    const size_t piece_begin = begin, piece_end = end;
+    skip(false);
+    out.push_back(from_right ? text.Substr(end, piece_end) : text.Substr(piece_begin, begin));
+    skip(true);
   }
-  if (!rest.empty()) out.push_back(std::move(rest));
+  if (begin < end) out.push_back(text.Substr(begin, end));
   if (from_right) std::reverse(out.begin(), out.end());
   return out;
 }
@@ -81,10 +86,9 @@ Result SplitMethod(Interpreter* in, const Value& v, const Arguments& a) {
   }
   const Text& text = *v.text();
   if (!args[0] || args[0]->is_none()) {
-    // Each piece looks at the rest once more; the charge is for the worst case.
     std::vector<Text> parts = SplitWhitespace(text, limit, kFromRight);
-    TOKENIZER_RETURN_IF_ERROR(
-        in->ChargeBytes(std::min<size_t>(text.size() * (1 + parts.size() / 64), size_t{1} << 25)));
+    TOKENIZER_RETURN_IF_ERROR(in->ChargeSteps(parts.size()));
+    TOKENIZER_RETURN_IF_ERROR(in->ChargeBytes(text.size()));
     return MakeList(std::move(parts));
   }
   TOKENIZER_ASSIGN_OR_RETURN(const Text separator, ExpectString(*args[0], "the separator"));
@@ -94,23 +98,9 @@ Result SplitMethod(Interpreter* in, const Value& v, const Arguments& a) {
   return MakeList(std::move(parts));
 }
 
-Result SplitLines(Interpreter* in, const Value& v, const Arguments& a) {
+Result SplitLinesMethod(Interpreter* in, const Value& v, const Arguments& a) {
   TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("splitlines", a, {"keepends"}));
-  const bool keep = args[0] && args[0]->Truthy();
-  const Text& text = *v.text();
-  std::vector<Text> parts;
-  size_t begin = 0;
-  for (size_t pos = 0; pos < text.size();) {
-    const size_t start = pos;
-    const char32_t c = unicode::DecodeAt(text.view(), &pos);
-    const bool ends =
-        (c >= 0xA && c <= 0xD) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
-    if (!ends) continue;
-    if (c == '\r' && pos < text.size() && text.bytes()[pos] == '\n') ++pos;
-    parts.push_back(text.Substr(begin, keep ? pos : start));
-    begin = pos;
-  }
-  if (begin < text.size()) parts.push_back(text.Substr(begin, text.size()));
+  std::vector<Text> parts = SplitLines(*v.text(), args[0] && args[0]->Truthy());
   TOKENIZER_RETURN_IF_ERROR(in->ChargeSteps(parts.size()));
   return MakeList(std::move(parts));
 }
@@ -288,17 +278,23 @@ Result IsLower(Interpreter*, const Value& v, const Arguments&) {
                      Upper(*v.text()).bytes() != v.text()->bytes());
 }
 
-// str.title: a word begins behind anything that is no letter.
+// str.title: a word begins behind anything that has no case.
 Text Title(const Text& text) {
+  const absl::string_view all = text.view();
   Text out;
-  size_t pos = 0;
-  bool inside = false;
-  while (pos < text.size()) {
-    const size_t end = pos + unicode::SequenceLength(text.bytes()[pos]);
-    const Text character = text.Substr(pos, end);
-    const bool cased = Upper(character).bytes() != Lower(character).bytes();
-    out.Append(inside ? Lower(character) : Capitalize(character));
-    inside = cased;
+  for (size_t pos = 0; pos < all.size();) {
+    size_t end = pos;
+    const bool cased = IsCased(unicode::DecodeAt(all, &end));
+    while (end < all.size()) {
+      size_t next = end;
+      if (IsCased(unicode::DecodeAt(all, &next)) != cased) break;
+      end = next;
+    }
+    if (cased) {
+      out.Append(Capitalize(text.Substr(pos, end)));
+    } else {
+      out.AppendPart(text, pos, end);
+    }
     pos = end;
   }
   return out;
@@ -401,7 +397,7 @@ FilterFunction FindStringMethod(absl::string_view name) {
       {"rsplit", SplitMethod<true>},
       {"rstrip", StripMethod<false, true>},
       {"split", SplitMethod<false>},
-      {"splitlines", SplitLines},
+      {"splitlines", SplitLinesMethod},
       {"startswith", StartsOrEndsWith<false>},
       {"strip", StripMethod<true, true>},
       {"title", Convert<Title>},

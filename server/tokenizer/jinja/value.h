@@ -88,7 +88,6 @@ struct Namespace {
 struct LoopState {
   std::shared_ptr<const Sequence> items;
   size_t index = 0;
-  int depth = 1;
   std::vector<Value> last_changed;
   bool has_changed = false;
 };

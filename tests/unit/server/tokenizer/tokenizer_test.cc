@@ -214,8 +214,12 @@ const BadFile kBadFiles[] = {
     {"TooDeep",
      [](json* j) {
        json inner = {{"type", "NFC"}};
-       for (int i = 0; i < 3000; ++i) inner = {{"type", "Sequence"}, {"normalizers", json::array({inner})}};
-       (*j)["normalizer"] = inner;
+       for (int i = 0; i < 3000; ++i) {
+         json outer = {{"type", "Sequence"}, {"normalizers", json::array()}};
+         outer["normalizers"].push_back(std::move(inner));
+         inner = std::move(outer);
+       }
+       (*j)["normalizer"] = std::move(inner);
      },
      kInvalid, "nested too deeply"},
 };
