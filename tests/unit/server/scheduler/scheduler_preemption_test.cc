@@ -111,6 +111,27 @@ TEST(SchedulerPreemption, SharedBlocksOfVictimsCountOnce) {
   driver.RunToEnd();
 }
 
+TEST(SchedulerPreemption, APlanDoesNotPreemptAndAdmitTheSame) {
+  SchedulerConfig config = Config(25);
+  config.prefix_cache = true;
+  config.max_batched_tokens = 8;
+  config.max_prefill_chunk = 7;
+  SchedulerDriver driver(config);
+  ASSERT_TRUE(driver.Add({.id = 3, .prompt = TokensFrom(500, 16), .max_tokens = 1}).ok());
+  driver.RunToEnd();
+  // Two with one prompt, the second far behind and with blocks of its own for the rest.
+  ASSERT_TRUE(driver.Add({.id = 1, .prompt = TokensFrom(0, 40), .max_tokens = 9}).ok());
+  ASSERT_TRUE(driver.Add({.id = 2, .prompt = TokensFrom(0, 40), .max_tokens = 9}).ok());
+  for (int i = 0; i < 6; ++i) driver.Step();
+  EXPECT_EQ(driver->Tokens(1).size(), 41);
+  // It gives way. What the first has computed since would let it in again at once, for less than it held.
+  ASSERT_TRUE(driver.Add({.id = 4, .prompt = TokensFrom(500, 16), .max_tokens = 9, .priority = 1}).ok());
+  EXPECT_EQ(driver.Step(), "1[40+1]* 4[12+4]");
+  EXPECT_THAT(driver.plan().preempted, testing::ElementsAre(2));
+  EXPECT_EQ(driver.Step(), "4[16+1]* 1[41+1]* 2[36+4]");
+  driver.RunToEnd();
+}
+
 TEST(SchedulerPreemption, EqualPrioritiesDoNotPingPong) {
   // Eight that could only ever run three or four at a time to their end.
   SchedulerConfig config = Config(40);
