@@ -306,7 +306,7 @@ absl::Status CheckSequences(const AttentionArgs& args, int64_t* tokens, int64_t*
 }  // namespace
 
 size_t AttentionWorkspaceBytes(int64_t tokens, int64_t num_sequences, int64_t max_kv_len, int64_t q_heads,
-                               int64_t kv_heads, int64_t head_dim, int num_threads) {
+                               int64_t /*kv_heads*/, int64_t head_dim, int num_threads) {
   const size_t plans = Align((num_sequences + 1) * sizeof(SequencePlan));
   if (num_threads <= 1) return plans;
   // A shared-out sequence has tasks of more than 1/(kTasksPerThread * threads) of the whole work each, so

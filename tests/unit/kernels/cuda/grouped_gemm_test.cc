@@ -60,7 +60,7 @@ struct Packed {
   // `ups` is empty or has an up matrix for each of `matrices`.
   Packed(const std::vector<Matrix>& matrices, const std::vector<Matrix>& ups)
       : data(matrices.size() * PackedMatrixBytes(matrices[0].format, PackedN(matrices, ups), matrices[0].k)),
-        sum_scales(2 * matrices.size()) {
+        sum_scales(matrices.size() * PackedN(matrices, ups) / 8) {
     const Matrix& m = matrices[0];
     weights.format = m.format;
     weights.n = PackedN(matrices, ups);
@@ -73,8 +73,9 @@ struct Packed {
       const Matrix& first = matrices[i];
       const Matrix* up = ups.empty() ? nullptr : &ups[i];
       const RowOrder order = up ? RowOrder::kGateUp : RowOrder::kPlain;
-      scales.push_back(first.tensor_scale * kNvfp4SumScale);
-      scales.push_back((up ? up->tensor_scale : first.tensor_scale) * kNvfp4SumScale);
+      for (int32_t half = 0; half < weights.n / 8; ++half) {
+        scales.push_back((up && half % 2 ? up->tensor_scale : first.tensor_scale) * kNvfp4SumScale);
+      }
       const char* error;
       if (m.format == WeightFormat::kNvfp4) {
         DeviceBuffer<uint8_t> c(first.codes), s(first.scales), uc(up ? up->codes : first.codes),
