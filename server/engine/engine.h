@@ -54,6 +54,7 @@ class Engine {
   // Queues a request. Errors, all before anything is queued: INVALID_ARGUMENT (can never fit, stop strings without a
   // tokenizer), ALREADY_EXISTS (request id in use), RESOURCE_EXHAUSTED (queue full), UNAVAILABLE (draining or failed).
   // A request of any size may enter an empty queue. An id is free again when the last event of its request arrives.
+  // `on_ready` is the stream's (request_stream.h); the engine may call it before this returns.
   absl::StatusOr<std::shared_ptr<RequestStream>> Generate(GenerateSpec spec, std::function<void()> on_ready);
   absl::StatusOr<std::shared_ptr<RequestStream>> Embed(EmbedSpec spec, std::function<void()> on_ready);
 

@@ -12,11 +12,13 @@ namespace {
 
 using Lock = std::unique_lock<std::mutex>;
 
-// Waits on the system clock, with far deadlines cut to what that clock can express.
+// Waits on the system clock, which can't express the far ends of absl's.
 template <typename Predicate>
 bool WaitUntil(std::condition_variable* condition, Lock* lock, absl::Time deadline, Predicate predicate) {
   constexpr absl::Duration kFar = absl::Hours(24 * 365);
-  if (deadline - absl::Now() > kFar) {
+  const absl::Time now = absl::Now();
+  deadline = std::max(deadline, now);
+  if (deadline - now > kFar) {
     condition->wait(*lock, predicate);
     return true;
   }
