@@ -13,7 +13,8 @@ namespace tessera {
 // (cgroup v2) where that is less.
 int64_t AvailableMemory();
 
-// The number of key-value blocks: as the flags say, else a quarter of `available` and at most 4 GiB, and never more than
+// The number of key-value blocks: as the flags say, else a quarter of `available` and at most 4 GiB (on a GPU: nine
+// tenths, with `available` the device memory that is free), and never more than
 // `max_running` sequences of `max_context` tokens can hold. INVALID_ARGUMENT or RESOURCE_EXHAUSTED with the numbers if
 // that is too few for even one block.
 absl::StatusOr<int32_t> KvBlocks(const ServerOptions& options, const BackendInfo& backend, int32_t max_context,

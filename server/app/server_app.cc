@@ -9,6 +9,7 @@
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "grpc/grpc.h"
+#include "grpc/support/log.h"
 #include "server/app/model_host.h"
 #include "server/app/signals.h"
 #include "server/logging/logging.h"
@@ -42,6 +44,14 @@ absl::Time ProcessStart() {
   const absl::Duration age =
       absl::DurationFromTimespec(since_boot) - absl::Seconds(ticks) / sysconf(_SC_CLK_TCK);
   return absl::Now() - age;
+}
+
+// What gRPC logs (by default errors alone) goes into this process's log.
+void LogOfGrpc(gpr_log_func_args* args) {
+  const LogLevel level = args->severity == GPR_LOG_SEVERITY_ERROR  ? LogLevel::kError
+                         : args->severity == GPR_LOG_SEVERITY_INFO ? LogLevel::kInfo
+                                                                   : LogLevel::kDebug;
+  Log(level, args->message, {{"source", "grpc"}});
 }
 
 // As many open files as the hard limit allows: each connection is one.
@@ -157,6 +167,11 @@ absl::Status Run(const ServerOptions& options, absl::Time process_start, Signals
   const bool all = (*rpc)->DrainAndShutdown(absl::Now() + options.drain_timeout);
   LogInfo(all ? "stopped" : "stopped; requests that took longer than --drain-timeout were ended");
   endpoint.reset();
+  if (!model.engine->Healthy()) {
+    // Its thread can't be joined.
+    LogError("the engine hangs or has failed: exiting without it");
+    _exit(1);
+  }
   return absl::OkStatus();
 }
 
@@ -168,6 +183,7 @@ int RunServer(const ServerOptions& options) {
   Signals signals;
   RaiseFileLimit();
   // Never balanced: when its last user goes, the library waits for a poll of up to 10 s, which would delay the exit.
+  gpr_set_log_function(LogOfGrpc);
   grpc_init();
   const absl::Status status = Run(options, process_start, &signals);
   if (status.ok()) return 0;

@@ -18,8 +18,7 @@ enum class LogFormat {
   kJson,  // one object a line: time, level, message, and the fields by name
 };
 
-// Sets up the process's log, on standard error. Call once, before other threads log. What libraries log through gRPC's
-// log goes the same way.
+// Sets up the process's log, on standard error. Call once, before other threads log.
 void InitLogging(LogLevel level, LogFormat format);
 
 // INVALID_ARGUMENT with the choices for any other word.
