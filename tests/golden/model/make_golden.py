@@ -227,22 +227,28 @@ def make_tiny(name, sizes, seed):
 def bundled(folder):
     from tokenizers import Tokenizer
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    text = "Define: lantern\nA lantern is a light with a transparent protective case. In the beginning God created the heaven and the earth. " * 3
-    tokens = tokenizer.encode(text, add_special_tokens=False).ids[:96]
-    result, margin = compute(folder, tokens)
-    print(f"bundled: {len(tokens)} tokens, smallest router margin {margin:.1e}")
-    # A few positions, whole; the 8 best of every position.
-    positions = [0, 1, 17, 63, len(tokens) - 1]
+    text = ("In the beginning God created the heaven and the earth. A lantern is a light with a transparent protective "
+            "case. The function returns the number of rows in the table, or NULL if there are none. ") * 3
+    tokens = tokenizer.encode(text, add_special_tokens=False).ids[:100]
+    result, _ = compute(folder, tokens)
+    positions = [0, 1, 17, 63, len(tokens) - 1]  # a few, whole; the 8 best of every position
     best = result["logits"].topk(8, -1)
-    prompt = tokenizer.encode("<|im_start|>user\nDefine: lantern<|im_end|>\n<|im_start|>assistant\n").ids
+    prompt = tokenizer.encode("<|im_start|>user\nDefine: lantern<|im_end|>\n<|im_start|>assistant\n",
+                              add_special_tokens=False).ids
     greedy, gaps = greedy_continuation(folder, prompt, 24)
-    print("greedy:", tokenizer.decode(greedy), "smallest gap", min(gaps))
+    difference = result["logits"] - result["logits_fp32"]
+    effect = [difference.abs().max().item(), difference.pow(2).mean().sqrt().item()]
+    print(f"bundled: logits up to {result['logits'].abs().max():.2f}, BF16 roundings move them by up to "
+          f"{effect[0]:.3f}; greedy {tokenizer.decode(greedy)!r}, smallest lead {min(gaps):.3f}")
+    tensors = reference.load_tensors(folder)
+    scales = [tensors[name].reshape(1) for name in sorted(tensors) if name.endswith("weight_scale_2")]
     safetensors.torch.save_file({
-        "tokens": result["tokens"], "positions": torch.tensor(positions, dtype=torch.int32),
-        "logits": result["logits"][positions].contiguous(), "top_ids": best.indices.int(), "top_logits": best.values,
-        "prompt": torch.tensor(prompt, dtype=torch.int32), "greedy": torch.tensor(greedy, dtype=torch.int32),
-        "greedy_gaps": torch.tensor(gaps, dtype=torch.float32)}, HERE / "bundled.safetensors",
-        metadata={"text": text, "greedy_text": tokenizer.decode(greedy)})
+        "fingerprint": torch.cat(scales), "tokens": result["tokens"],
+        "positions": torch.tensor(positions, dtype=torch.int32), "logits": result["logits"][positions].contiguous(),
+        "rounding_effect": torch.tensor(effect),  # largest and root mean square, over all positions
+        "top_ids": best.indices.int(), "top_logits": best.values, "prompt": torch.tensor(prompt, dtype=torch.int32),
+        "greedy": torch.tensor(greedy, dtype=torch.int32), "greedy_leads": torch.tensor(gaps, dtype=torch.float32)},
+        HERE / "bundled.safetensors", metadata={"text": text, "greedy_text": tokenizer.decode(greedy)})
 
 
 @torch.no_grad()

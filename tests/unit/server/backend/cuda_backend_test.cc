@@ -1,0 +1,196 @@
+// The CUDA backend beside the CPU backend, on the bundled model; skipped where there is no GPU.
+#include "server/backend/cuda/cuda_backend.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "server/backend/cpu/cpu_backend.h"
+#include "server/model/checkpoint.h"
+
+namespace tessera {
+namespace {
+
+constexpr int32_t kBlockSize = 16;
+constexpr int32_t kBlocks = 512;
+
+class CudaBackendTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (absl::Status status = CheckCudaDevice(0); !status.ok()) GTEST_SKIP() << status.message();
+    auto checkpoint = Checkpoint::Open(std::string(TESSERA_SOURCE_DIR) + "/deploy/model");
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    checkpoint_ = std::move(*checkpoint);
+    auto cuda = CreateCudaBackend(*checkpoint_, {});
+    ASSERT_TRUE(cuda.ok()) << cuda.status();
+    cuda_ = std::move(*cuda);
+    ASSERT_TRUE(cuda_->AllocateKvCache({kBlocks, kBlockSize}).ok());
+  }
+
+  std::unique_ptr<Backend> MakeCpu() {
+    auto cpu = CreateCpuBackend(*checkpoint_, {});
+    EXPECT_TRUE(cpu.ok()) << cpu.status();
+    EXPECT_TRUE((*cpu)->AllocateKvCache({kBlocks, kBlockSize}).ok());
+    return std::move(*cpu);
+  }
+
+  std::vector<int32_t> Prompt(int32_t length, uint32_t seed) const {
+    std::vector<int32_t> tokens(length);
+    for (int32_t& token : tokens) {
+      seed = seed * 1664525 + 1013904223;
+      token = (seed >> 8) % (checkpoint_->spec().vocab_size - 8);
+    }
+    return tokens;
+  }
+
+  static std::vector<int32_t> Blocks(int32_t first, int32_t tokens) {
+    std::vector<int32_t> blocks((tokens + kBlockSize - 1) / kBlockSize);
+    std::iota(blocks.begin(), blocks.end(), first);
+    return blocks;
+  }
+
+  // Log-probabilities of every prompt token, the prompt cut into chunks of `chunk`.
+  static std::vector<PositionLogprobs> Score(Backend& backend, const std::vector<int32_t>& prompt,
+                                             int32_t chunk, int32_t first_block) {
+    PromptScorer scorer(prompt, 5);
+    const std::vector<int32_t> blocks = Blocks(first_block, prompt.size());
+    for (size_t start = 0; start < prompt.size(); start += chunk) {
+      BatchRow row;
+      row.tokens = absl::MakeConstSpan(prompt).subspan(start, chunk);
+      row.start = start;
+      row.block_table = blocks;
+      row.prompt_scorer = &scorer;
+      std::vector<RowResult> results;
+      EXPECT_TRUE(backend.Run({row}, &results).ok());
+      EXPECT_TRUE(results[0].status.ok()) << results[0].status;
+    }
+    return scorer.result();
+  }
+
+  // Greedy continuations of several prompts at once, each with its own blocks.
+  static std::vector<std::vector<int32_t>> Greedy(Backend& backend,
+                                                  std::vector<std::vector<int32_t>> sequences, int32_t count,
+                                                  int32_t first_block) {
+    const size_t n = sequences.size();
+    std::vector<std::unique_ptr<Sampler>> samplers;
+    std::vector<std::vector<int32_t>> blocks, out(n);
+    for (const auto& sequence : sequences) {
+      SamplingParams greedy;
+      greedy.temperature = 0;
+      samplers.push_back(std::make_unique<Sampler>(greedy, sequence, std::vector<int32_t>{}, 0, -1));
+      blocks.push_back(Blocks(first_block, sequence.size() + count));
+      first_block += blocks.back().size();
+    }
+    std::vector<int32_t> computed(n, 0);
+    for (int32_t step = 0; step < count; ++step) {
+      std::vector<BatchRow> rows(n);
+      for (size_t i = 0; i < n; ++i) {
+        rows[i].tokens = absl::MakeConstSpan(sequences[i]).subspan(computed[i]);
+        rows[i].start = computed[i];
+        rows[i].block_table = blocks[i];
+        rows[i].sampler = samplers[i].get();
+      }
+      std::vector<RowResult> results;
+      EXPECT_TRUE(backend.Run(rows, &results).ok());
+      for (size_t i = 0; i < n; ++i) {
+        EXPECT_TRUE(results[i].status.ok()) << results[i].status;
+        computed[i] = sequences[i].size();
+        sequences[i].push_back(results[i].sampled.token);
+        out[i].push_back(results[i].sampled.token);
+        samplers[i]->Accept(results[i].sampled.token);
+      }
+    }
+    return out;
+  }
+
+  std::unique_ptr<Checkpoint> checkpoint_;
+  std::unique_ptr<Backend> cuda_;
+};
+
+bool SameBits(const std::vector<PositionLogprobs>& a, const std::vector<PositionLogprobs>& b) {
+  if (a.size() != b.size()) return false;
+  for (size_t i = 1; i < a.size(); ++i) {
+    if (a[i].token.logprob != b[i].token.logprob || a[i].top.size() != b[i].top.size()) return false;
+    for (size_t k = 0; k < a[i].top.size(); ++k) {
+      if (a[i].top[k].token != b[i].top[k].token || a[i].top[k].logprob != b[i].top[k].logprob) return false;
+    }
+  }
+  return true;
+}
+
+// Random tokens are far from what the model was trained on: its distributions are sharp and its errors large. Both
+// backends round at the same points, the GPU the queries and attention weights too.
+TEST_F(CudaBackendTest, LogprobsAgreeWithTheCpu) {
+  const std::unique_ptr<Backend> cpu = MakeCpu();
+  for (const int32_t length : {1, 2, 17, 300, 1500}) {
+    const std::vector<int32_t> prompt = Prompt(length, length);
+    const auto want = Score(*cpu, prompt, 512, 0);
+    const auto got = Score(*cuda_, prompt, 512, 0);
+    ASSERT_EQ(want.size(), got.size());
+    double sum2 = 0;
+    for (size_t i = 1; i < want.size(); ++i) {
+      const double difference = want[i].token.logprob - got[i].token.logprob;
+      EXPECT_LT(std::abs(difference), 0.5) << "position " << i;
+      sum2 += difference * difference;
+    }
+    if (length > 1) EXPECT_LT(std::sqrt(sum2 / (length - 1)), 0.05) << "length " << length;
+  }
+}
+
+TEST_F(CudaBackendTest, ResultsDoNotDependOnChunksOrBlocks) {
+  const std::vector<int32_t> prompt = Prompt(700, 3);
+  const auto whole = Score(*cuda_, prompt, 700, 0);
+  EXPECT_TRUE(SameBits(whole, Score(*cuda_, prompt, 1, 100)));
+  EXPECT_TRUE(SameBits(whole, Score(*cuda_, prompt, 130, 200)));
+}
+
+TEST_F(CudaBackendTest, ResultsDoNotDependOnTheBatch) {
+  std::vector<std::vector<int32_t>> prompts;
+  for (int32_t i = 0; i < 40; ++i) prompts.push_back(Prompt(1 + i * 3, i));
+  const auto batch = Greedy(*cuda_, prompts, 24, 0);
+  for (const int32_t i : {0, 7, 39})
+    EXPECT_EQ(Greedy(*cuda_, {prompts[i]}, 24, 400)[0], batch[i]) << "prompt " << i;
+}
+
+TEST_F(CudaBackendTest, GreedyTextIsTheCpus) {
+  const std::unique_ptr<Backend> cpu = MakeCpu();
+  std::vector<std::vector<int32_t>> prompts;
+  for (int32_t i = 0; i < 8; ++i) prompts.push_back(Prompt(4 + i, 100 + i));
+  const auto want = Greedy(*cpu, prompts, 32, 0);
+  const auto got = Greedy(*cuda_, prompts, 32, 0);
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const auto [a, b] = std::mismatch(want[i].begin(), want[i].end(), got[i].begin());
+    if (a == want[i].end()) continue;
+    // The first difference must be a tie within rounding: both tokens nearly equally likely on the CPU.
+    std::vector<int32_t> prefix = prompts[i];
+    prefix.insert(prefix.end(), want[i].begin(), a);
+    std::vector<int32_t> ours = prefix, theirs = prefix;
+    ours.push_back(*a);
+    theirs.push_back(*b);
+    const double margin =
+        Score(*cpu, ours, 512, 200).back().token.logprob - Score(*cpu, theirs, 512, 200).back().token.logprob;
+    EXPECT_LT(std::abs(margin), 0.05) << "prompt " << i << " differs at " << a - want[i].begin();
+  }
+}
+
+TEST_F(CudaBackendTest, RefusesWhatDoesNotFit) {
+  std::vector<RowResult> results;
+  const std::vector<int32_t> tokens = {1}, bad = {1 << 30}, blocks = {0};
+  BatchRow good_row, bad_row;
+  good_row.tokens = tokens;
+  good_row.block_table = blocks;
+  bad_row.tokens = bad;
+  bad_row.block_table = blocks;
+  ASSERT_TRUE(cuda_->Run({good_row, bad_row}, &results).ok());
+  EXPECT_TRUE(results[0].status.ok());
+  EXPECT_EQ(results[1].status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(cuda_->AllocateKvCache({kBlocks, kBlockSize}).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace tessera
