@@ -17,7 +17,7 @@ using SequenceId = uint64_t;
 struct SchedulerConfig {
   int32_t num_blocks = 0;             // of the key-value cache
   int32_t block_size = 16;            // tokens
-  int32_t max_running = 256;          // sequences in one step
+  int32_t max_running = 256;          // sequences in one step; at most max_batched_tokens, each has its token
   int32_t max_batched_tokens = 2048;  // tokens in one step, decode and prefill together
   int32_t max_prefill_chunk = 512;    // prompt tokens of one sequence in one step
   int32_t max_context = 0;            // tokens of one sequence, prompt and output; 0: what the cache holds
@@ -86,31 +86,27 @@ struct SchedulerStats {
   int64_t preemptions = 0;
 };
 
-// Decides what each step computes: continuous batching over a paged key-value cache. A pure state machine: no
-// threads, no clock, no I/O. Same calls, same decisions.
+// Decides what each step computes: continuous batching over a paged key-value cache. A pure state machine:
+// no threads, no clock, no I/O. Same calls, same decisions.
 //
 // Rules:
 //  - Running sequences decode first; prefill chunks use what is left of the token budget, so a long prompt
-//  never
-//    stops the others.
+//    never stops the others. Prefills share it by priority, then by order of Add.
 //  - Waiting sequences are taken up by priority, then by order of Add; no lower one overtakes a higher one
-//  that does
-//    not fit yet.
+//    that does not fit yet.
 //  - When blocks run out, the lowest-priority, newest running sequence is preempted: its blocks go back, its
-//  tokens
-//    stay, it keeps its place in the order and is recomputed later (through the prefix cache as far as that
-//    reaches). No sequence is preempted for one of equal priority that came later, so no two evict each other
-//    in turn.
+//    tokens stay, it keeps its place in the order and is recomputed later (through the prefix cache as far
+//    as that reaches). No sequence is preempted for one of equal priority that came later, so no two evict
+//    each other in turn.
 //  - A waiting sequence may preempt running ones of lower priority when a slot or blocks lack, and only if
-//  that is
-//    enough to take it up. Equal priorities wait.
+//    that is enough to take it up. Equal priorities wait.
 //  - A sequence is taken up when its whole prompt (and earlier output) fits with a block to spare for each
-//  running
-//    sequence, so that it is not preempted at the next step; alone it needs nothing to spare.
+//    running sequence, so that it is not preempted at the next step; alone it needs nothing to spare.
 //  - The prefix cache holds full blocks whose contents are computed (never merely planned), found by a
-//  chained hash and
-//    then compared token for token, within a salt. At least the last token of a prompt is always computed.
+//    chained hash and then compared token for token, within a salt. At least the last token of a prompt is
+//    always computed. When two sequences compute the same block, one copy stays and both hold it.
 //  - Blocks are reference counted; when the last sequence is gone, free + cached = total.
+//  - The cost of a step is in what runs, not in what waits.
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerConfig& config);
