@@ -50,6 +50,8 @@ class Arguments {
   // --help or -h was among the words; nothing else was checked then.
   bool help_wanted() const { return help_wanted_; }
   std::string Help() const;
+  // The usage's words before the first bracket or placeholder: "tessera embed".
+  std::string program() const { return usage_.substr(0, usage_.find(" [")); }
 
  private:
   struct Option {

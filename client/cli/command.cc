@@ -60,7 +60,7 @@ std::optional<std::vector<std::string>> ParseOrExplain(Arguments& arguments,
                                                        int* exit_code) {
   absl::StatusOr<std::vector<std::string>> rest = arguments.Parse(words);
   if (!rest.ok()) {
-    std::cerr << "tessera: " << rest.status().message() << "\nSee: tessera COMMAND --help\n";
+    std::cerr << "tessera: " << rest.status().message() << "\nSee: " << arguments.program() << " --help\n";
     *exit_code = kUsage;
     return std::nullopt;
   }
