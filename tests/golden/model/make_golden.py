@@ -231,7 +231,7 @@ def bundled(folder):
             "case. The function returns the number of rows in the table, or NULL if there are none. ") * 3
     tokens = tokenizer.encode(text, add_special_tokens=False).ids[:100]
     result, _ = compute(folder, tokens)
-    positions = [0, 1, 17, 63, len(tokens) - 1]  # a few, whole; the 8 best of every position
+    positions = [0, 1, 63, len(tokens) - 1]  # a few, whole; the 8 best of every position
     best = result["logits"].topk(8, -1)
     prompt = tokenizer.encode("<|im_start|>user\nDefine: lantern<|im_end|>\n<|im_start|>assistant\n",
                               add_special_tokens=False).ids
