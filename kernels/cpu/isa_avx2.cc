@@ -17,6 +17,9 @@ namespace tessera::cpu {
 namespace {
 
 constexpr int kPrefetchBytes = 4096;
+// Attention: query rows at a time and vectors of their values.
+constexpr int kAttentionRows = 4;
+constexpr int kValueVectors = 1;
 // Score accumulators in flight: about a dozen of the sixteen registers, two each.
 constexpr int ScoreRunsAtOnce(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
 
@@ -46,7 +49,7 @@ constexpr KernelTable kTable = {
     .scale_add = ScaleAddRow,
     .merge = MergeRow,
     .exp_sum = ExpSumRow,
-    .max_attention_rows = kMaxAttentionRows,
+    .max_attention_rows = kAttentionRows,
     .attention_tile = AttentionTile,
 };
 

@@ -18,6 +18,9 @@ namespace {
 
 constexpr int kPrefetchBytes = 4096;
 constexpr int kDotTokens = 1;
+// Attention: query rows at a time and vectors of their values.
+constexpr int kAttentionRows = 8;
+constexpr int kValueVectors = 2;
 // Score accumulators in flight: enough to cover the latency of an FMA, few enough for 32 registers.
 constexpr int ScoreRunsAtOnce(int rows) { return rows <= 3 ? 4 : 2; }
 
@@ -123,7 +126,7 @@ constexpr KernelTable kTable = {
     .scale_add = ScaleAddRow,
     .merge = MergeRow,
     .exp_sum = ExpSumRow,
-    .max_attention_rows = kMaxAttentionRows,
+    .max_attention_rows = kAttentionRows,
     .attention_tile = AttentionTile,
 };
 

@@ -13,7 +13,10 @@
 namespace tessera::cpu {
 namespace {
 
-static constexpr int ScoreRunsAtOnce(int) { return 1; }
+// Attention: sixteen registers of four floats hold little.
+constexpr int kAttentionRows = 2;
+constexpr int kValueVectors = 1;
+constexpr int ScoreRunsAtOnce(int) { return 1; }
 
 #include "kernels/cpu/simd/vec_portable.inc.h"
 // After the vector type, in this order.
@@ -41,7 +44,7 @@ constexpr KernelTable kTable = {
     .scale_add = ScaleAddRow,
     .merge = MergeRow,
     .exp_sum = ExpSumRow,
-    .max_attention_rows = kMaxAttentionRows,
+    .max_attention_rows = kAttentionRows,
     .attention_tile = AttentionTile,
 };
 

@@ -16,8 +16,9 @@ inline constexpr int kMaxAttentionRows = 8;
 
 // One tile of keys for a few query rows of the same KV head; see fmha/tile.inc.h.
 struct AttentionTileArgs {
-  const Bf16* k_runs[4];  // runs of 16 tokens: [head_dim / 2][16][2]
-  const Bf16* v_runs[4];  // runs of 16 tokens: [16][head_dim]
+  const Bf16* k_runs[4];       // runs of 16 tokens: [head_dim / 2][16][2]
+  const Bf16* v_runs[4];       // runs of 16 tokens: [16][head_dim]
+  const Bf16* next_k_runs[4];  // keys of the tile that follows, to be prefetched; never null
   int64_t head_dim;
   int rows;              // 1 .. max_attention_rows
   const float* q_panel;  // [head_dim / 2][rows][2]

@@ -202,6 +202,9 @@ class AttentionCall {
         const int64_t offset = RunOffset(s, kv_head, key);
         tile.k_runs[i] = args_.cache.k + offset;
         tile.v_runs[i] = args_.cache.v + offset;
+        const int64_t next_key = key + kAttentionTile;
+        tile.next_k_runs[i] =
+            next_key < end ? args_.cache.k + RunOffset(s, kv_head, next_key) : tile.k_runs[i];
       }
       table_.attention_tile(tile);
     }

@@ -1,4 +1,5 @@
-// One tile of up to 64 keys against up to kMaxRows query rows of one KV head. Written once over F16.
+// One tile of up to 64 keys against up to kAttentionRows query rows of one KV head. Written once over F16; the
+// file that includes it says how many rows, runs of scores and vectors of values its registers hold.
 //
 // Each row's arithmetic is the same for every number of rows: scores over head_dim pairs in ascending order,
 // the four runs' exponentials added in order, values of keys in ascending order. Rows of one tile may see
@@ -80,7 +81,13 @@ static void AccumulateValues(const AttentionTileArgs& a, int row0, int64_t d, in
     VEC_UNROLL
     for (int r = 0; r < R; ++r) one_row(r, a.begin[row0 + r], begin);
   }
+  // Meanwhile the next tile's keys come nearer: a line for each key and 32 columns is just all of them.
+  const auto* next_k = reinterpret_cast<const char*>(a.next_k_runs[0]);
   for (int j = begin; j < end; ++j) {
+    if (d % 32 == 0) {
+      if (j % 16 == 0) next_k = reinterpret_cast<const char*>(a.next_k_runs[j / 16]) + d * 32;
+      Prefetch(next_k + j % 16 * 64);
+    }
     F16 v[W];
     value(j, v);
     VEC_UNROLL
@@ -105,8 +112,11 @@ static void AccumulateValues(const AttentionTileArgs& a, int row0, int64_t d, in
 template <int R>
 static void ValueColumns(const AttentionTileArgs& a, int row0, int begin, int end, const float* alpha,
                          const float (*p)[64]) {
+  constexpr int kWidth = 16 * kValueVectors;
   int64_t d = 0;
-  for (; d + 32 <= a.head_dim; d += 32) AccumulateValues<R, 2>(a, row0, d, 32, begin, end, alpha, p);
+  for (; d + kWidth <= a.head_dim; d += kWidth) {
+    AccumulateValues<R, kValueVectors>(a, row0, d, kWidth, begin, end, alpha, p);
+  }
   for (; d < a.head_dim; d += 16) {
     const int64_t width = a.head_dim - d < 16 ? a.head_dim - d : 16;
     AccumulateValues<R, 1>(a, row0, d, width, begin, end, alpha, p);
@@ -139,23 +149,28 @@ static void AttentionTileT(const AttentionTileArgs& a) {
   for (; run + kRunsAtOnce <= end_run; run += kRunsAtOnce) ScoreRuns<R, kRunsAtOnce>(a, run, p);
   for (; run < end_run; ++run) ScoreRuns<R, 1>(a, run, p);
 
-  float alpha[R] = {};
-  VEC_UNROLL
+  // Rescaling factors of all rows at once: one exp in place of one for each row.
+  float new_max[16] = {};
+  float alpha[16] = {};
   for (int r = 0; r < R; ++r) {
     if (a.begin[r] >= a.end[r]) continue;
     F16 max = Load(p[r] + 16 * first_run);
     for (int i = first_run + 1; i < end_run; ++i) max = Max(max, Load(p[r] + 16 * i));
     const float tile_max = ReduceMax(max);
-    const float new_max = tile_max > a.max[r] ? tile_max : a.max[r];
-    alpha[r] = ExpScalar(a.max[r] - new_max);
+    new_max[r] = tile_max > a.max[r] ? tile_max : a.max[r];
+    alpha[r] = a.max[r] - new_max[r];
+  }
+  Store(Exp(Load(alpha)), alpha);
+  for (int r = 0; r < R; ++r) {
+    if (a.begin[r] >= a.end[r]) continue;
     F16 sum = Zero();
     for (int i = first_run; i < end_run; ++i) {
-      const F16 e = Exp(Sub(Load(p[r] + 16 * i), Set(new_max)));
+      const F16 e = Exp(Sub(Load(p[r] + 16 * i), Set(new_max[r])));
       Store(e, p[r] + 16 * i);
       sum = Add(sum, e);
     }
     a.sum[r] = a.sum[r] * alpha[r] + ReduceAdd(sum);
-    a.max[r] = new_max;
+    a.max[r] = new_max[r];
   }
 
   if (R > 1 && all_rows && common_begin < common_end) {
@@ -168,23 +183,10 @@ static void AttentionTileT(const AttentionTileArgs& a) {
   }
 }
 
-static void AttentionTile(const AttentionTileArgs& a) {
-  switch (a.rows) {
-    case 1:
-      return AttentionTileT<1>(a);
-    case 2:
-      return AttentionTileT<2>(a);
-    case 3:
-      return AttentionTileT<3>(a);
-    case 4:
-      return AttentionTileT<4>(a);
-    case 5:
-      return AttentionTileT<5>(a);
-    case 6:
-      return AttentionTileT<6>(a);
-    case 7:
-      return AttentionTileT<7>(a);
-    case 8:
-      return AttentionTileT<8>(a);
-  }
+template <int R>
+static void AttentionTileUpTo(const AttentionTileArgs& a) {
+  if (a.rows == R) return AttentionTileT<R>(a);
+  if constexpr (R > 1) AttentionTileUpTo<R - 1>(a);
 }
+
+static void AttentionTile(const AttentionTileArgs& a) { AttentionTileUpTo<kAttentionRows>(a); }

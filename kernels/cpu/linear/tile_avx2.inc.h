@@ -5,7 +5,7 @@
 // (row, column 2p), (row, column 2p+1) side by side. They meet a token's pair of activations broadcast as 64
 // bits; one horizontal addition a block brings the rows together. Fewer instructions than one lookup a lane.
 
-static constexpr int kMaxTokens = 6;
+static constexpr int kMaxTokens = 4;
 
 // For pair p of a block of 16 columns: rows 0, 1, 4, 5 and rows 2, 3, 6, 7 of the eight, two columns each.
 struct PairWeights {
@@ -99,9 +99,8 @@ static void Nvfp4TileT(const std::byte* tile, int64_t k, const void* panel, floa
   for (int i = 0; i < 2 * T; ++i) _mm256_storeu_ps(out + 8 * i, total[i]);
 }
 
-// T tokens of a panel `stride` tokens wide.
 template <int T>
-static void Bf16TileT(const std::byte* tile, int64_t k, const float* x, int stride, float* out) {
+static void Bf16TileT(const std::byte* tile, int64_t k, const float* x, float* out) {
   __m256 total[2 * T];
   VEC_UNROLL
   for (int i = 0; i < 2 * T; ++i) total[i] = _mm256_setzero_ps();
@@ -110,7 +109,7 @@ static void Bf16TileT(const std::byte* tile, int64_t k, const float* x, int stri
     __m256 sum[2 * T];
     VEC_UNROLL
     for (int i = 0; i < 2 * T; ++i) sum[i] = _mm256_setzero_ps();
-    for (int p = 0; p < in_block; ++p, tile += 64, x += 2 * stride) {
+    for (int p = 0; p < in_block; ++p, tile += 64, x += 2 * T) {
       if (T == 1) Prefetch(tile + kPrefetchBytes);
       F16 even, odd;
       LoadPairs(reinterpret_cast<const Bf16*>(tile), &even, &odd);
@@ -141,17 +140,19 @@ static void Nvfp4Tile(const std::byte* tile, int64_t k, const void* panel, int t
       return Nvfp4TileT<3>(tile, k, panel, out);
     case 4:
       return Nvfp4TileT<4>(tile, k, panel, out);
-    case 5:
-      return Nvfp4TileT<5>(tile, k, panel, out);
-    case 6:
-      return Nvfp4TileT<6>(tile, k, panel, out);
   }
 }
 
 static void Bf16Tile(const std::byte* tile, int64_t k, const void* panel, int t, float* out) {
   const float* x = static_cast<const float*>(panel);
-  int done = 0;
-  for (; t - done >= 3; done += 3) Bf16TileT<3>(tile, k, x + 2 * done, t, out + 16 * done);
-  if (t - done == 2) Bf16TileT<2>(tile, k, x + 2 * done, t, out + 16 * done);
-  if (t - done == 1) Bf16TileT<1>(tile, k, x + 2 * done, t, out + 16 * done);
+  switch (t) {
+    case 1:
+      return Bf16TileT<1>(tile, k, x, out);
+    case 2:
+      return Bf16TileT<2>(tile, k, x, out);
+    case 3:
+      return Bf16TileT<3>(tile, k, x, out);
+    case 4:
+      return Bf16TileT<4>(tile, k, x, out);
+  }
 }

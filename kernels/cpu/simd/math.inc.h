@@ -26,9 +26,3 @@ static VEC_INLINE F16 Exp(F16 x) {
 }
 
 static VEC_INLINE F16 Silu(F16 x) { return Div(x, Add(Set(1.0f), Exp(Sub(Zero(), x)))); }
-
-static VEC_INLINE float ExpScalar(float x) {
-  float lanes[16];
-  Store(Exp(Set(x)), lanes);
-  return lanes[0];
-}
