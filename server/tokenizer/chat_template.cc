@@ -1,6 +1,7 @@
 #include "server/tokenizer/chat_template.h"
 
 #include <ctime>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "server/tokenizer/jinja/interpreter.h"
@@ -8,6 +9,7 @@
 #include "server/tokenizer/json_view.h"
 #include "server/tokenizer/status_macros.h"
 #include "server/tokenizer/text_file.h"
+#include "server/tokenizer/unicode.h"
 
 namespace tessera {
 namespace {
@@ -15,24 +17,29 @@ namespace {
 using jinja::Value;
 using NamedTokens = std::vector<std::pair<std::string, std::string>>;
 
+constexpr int kMaxJsonDepth = 64;
+
 // As transformers does before it renders: a key whose value is null is as good as absent (clients send
 // `"content": null`), and a message's reasoning goes by both of the names that templates know it by.
-OrderedJson NormalizeMessage(const OrderedJson& message) {
-  OrderedJson out = OrderedJson::object();
-  const OrderedJson* reasoning = nullptr;
+absl::StatusOr<Value> MessageValue(const OrderedJson& message) {
+  jinja::Dict out;
+  std::optional<Value> reasoning;
   for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
     const auto it = message.find(name);
-    if (it != message.end() && !it->is_null()) {
-      reasoning = &*it;
-      break;
-    }
+    if (it == message.end() || it->is_null()) continue;
+    TOKENIZER_ASSIGN_OR_RETURN(reasoning, Value::FromJson(*it));
+    break;
   }
-  if (reasoning != nullptr) out["thinking"] = *reasoning;
+  if (reasoning) out.Set(Value::Str("thinking"), *reasoning);
   for (const auto& [key, value] : message.items()) {
-    if (!value.is_null()) out[key] = value;
+    if (value.is_null()) continue;
+    TOKENIZER_ASSIGN_OR_RETURN(const Value converted, Value::FromJson(value));
+    if (unicode::FindInvalid(key) != absl::string_view::npos)
+      return absl::InvalidArgumentError("a key is not valid UTF-8");
+    out.Set(Value::Str(jinja::Text(key, /*untrusted=*/true)), converted);
   }
-  if (reasoning != nullptr) out["reasoning_content"] = *reasoning;
-  return out;
+  if (reasoning) out.Set(Value::Str("reasoning_content"), *reasoning);
+  return Value::FromDict(std::move(out));
 }
 
 std::vector<ByteRange> Complement(const std::vector<ByteRange>& ranges, size_t size) {
@@ -47,6 +54,23 @@ std::vector<ByteRange> Complement(const std::vector<ByteRange>& ranges, size_t s
 }
 
 }  // namespace
+
+absl::StatusOr<OrderedJson> ParseChatJson(absl::string_view text, absl::string_view what) {
+  bool too_deep = false;
+  try {
+    OrderedJson json = OrderedJson::parse(text.begin(), text.end(),
+                                          [&](int depth, OrderedJson::parse_event_t, OrderedJson&) {
+                                            too_deep = too_deep || depth > kMaxJsonDepth;
+                                            return !too_deep;
+                                          });
+    if (too_deep)
+      return absl::InvalidArgumentError(
+          absl::StrCat(what, ": nested deeper than ", kMaxJsonDepth, " levels"));
+    return json;
+  } catch (const std::exception& e) {
+    return absl::InvalidArgumentError(absl::StrCat(what, ": not JSON: ", e.what()));
+  }
+}
 
 struct ChatTemplate::Impl {
   std::string source;
@@ -134,14 +158,17 @@ absl::StatusOr<RenderedPrompt> ChatTemplate::Render(const ChatRequest& request) 
       variables.Set(e.key, e.value);
     }
   }
-  OrderedJson messages = OrderedJson::array();
+  std::vector<Value> messages;
   for (size_t i = 0; i < request.messages.size(); ++i) {
     if (!request.messages[i].is_object()) {
       return absl::InvalidArgumentError(absl::StrCat("messages[", i, "]: expected an object"));
     }
-    messages.push_back(NormalizeMessage(request.messages[i]));
+    absl::StatusOr<Value> message = MessageValue(request.messages[i]);
+    if (!message.ok())
+      return absl::InvalidArgumentError(absl::StrCat("messages[", i, "]: ", message.status().message()));
+    messages.push_back(*std::move(message));
   }
-  TOKENIZER_ASSIGN_OR_RETURN(const Value message_list, Value::FromJson(messages));
+  TOKENIZER_ASSIGN_OR_RETURN(const Value message_list, Value::List(std::move(messages)));
   variables.Set(Value::Str("messages"), message_list);
   Value tools = Value::MakeNone();
   if (!request.tools.is_null()) {

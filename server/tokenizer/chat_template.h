@@ -29,6 +29,10 @@ namespace tessera {
 // Keeps the order of keys, which `tojson` and iteration in templates show.
 using OrderedJson = nlohmann::ordered_json;
 
+// Reads JSON that a client sent, for a ChatRequest: `what` names it in the error. INVALID_ARGUMENT if it is not JSON
+// or nested so deeply (beyond 64 levels) that handling it could exhaust the stack.
+absl::StatusOr<OrderedJson> ParseChatJson(absl::string_view text, absl::string_view what);
+
 struct ChatRequest {
   // An array of objects, each with at least "role"; "content" is a string or an array of parts. Keys beyond
   // these ("tool_calls", "name", "reasoning_content", ...) are passed to the template as they are.

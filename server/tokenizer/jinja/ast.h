@@ -100,11 +100,8 @@ struct Stmt {
   StmtList body, else_body;
 };
 
-// The statements, and what else a reader may ask about them.
 struct Template {
   StmtList body;
-  // All text that the template itself can write: its data and string constants, separated by NUL.
-  std::string literals;
 };
 
 }  // namespace tessera::jinja

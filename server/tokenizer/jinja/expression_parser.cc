@@ -283,7 +283,6 @@ ExpressionParser::Result ExpressionParser::Primary() {
     case Token::kString: {
       Text text;
       while (Current().kind == Token::kString) text.Append(Next().text);
-      absl::StrAppend(&literals_, text.bytes(), absl::string_view("\0", 1));
       node->constant = Value::Str(std::move(text));
       return node;
     }

@@ -63,7 +63,6 @@ class ExpressionParser {
   std::vector<Token> tokens_;
   size_t pos_ = 0;
   int depth_ = 0;
-  std::string literals_;
 
  private:
   Result Condition();

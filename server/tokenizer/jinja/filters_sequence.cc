@@ -206,7 +206,9 @@ absl::StatusOr<Value> ReverseFilter(Interpreter* in, const Value& v, const Argum
 }
 
 // map and select take anything that is false for an empty list.
-absl::StatusOr<Items> ItemsOrNone(Interpreter* in, const Value& v) { return v.Truthy() ? ItemsOf(in, v) : Items(); }
+absl::StatusOr<Items> ItemsOrNone(Interpreter* in, const Value& v) {
+  return v.Truthy() ? ItemsOf(in, v) : Items();
+}
 
 absl::StatusOr<Value> MapFilter(Interpreter* in, const Value& v, const Arguments& a) {
   TOKENIZER_ASSIGN_OR_RETURN(const Items items, ItemsOrNone(in, v));
@@ -234,7 +236,7 @@ absl::StatusOr<Value> MapFilter(Interpreter* in, const Value& v, const Arguments
 // select, reject, selectattr, rejectattr
 absl::StatusOr<Value> Choose(Interpreter* in, const Value& v, const Arguments& a, bool by_attribute,
                              bool wanted) {
-  TOKENIZER_ASSIGN_OR_RETURN(const Items items, ItemsOf(in, v));
+  TOKENIZER_ASSIGN_OR_RETURN(const Items items, ItemsOrNone(in, v));
   const size_t first = by_attribute ? 1 : 0;
   if (a.positional.size() < first) return TemplateError("Missing parameter for attribute name");
   std::string test;

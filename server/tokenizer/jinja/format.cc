@@ -240,7 +240,8 @@ absl::StatusOr<Text> Convert(const Conversion& c, const Value& value) {
       if (c.zero && !c.left && static_cast<int>(sign.size() + number.size()) < c.width) {
         number.insert(0, c.width - sign.size() - number.size(), '0');
       }
-      out.Append(sign + number);
+      out.Append(sign);
+      out.Append(number);
       break;
     }
     case 'f':
@@ -275,7 +276,8 @@ absl::StatusOr<Text> Convert(const Conversion& c, const Value& value) {
       if (c.zero && !c.left && static_cast<int>(sign.size() + number.size()) < c.width) {
         number.insert(0, c.width - sign.size() - number.size(), '0');
       }
-      out.Append(sign + number);
+      out.Append(sign);
+      out.Append(number);
       break;
     }
     default:

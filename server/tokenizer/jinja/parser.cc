@@ -18,7 +18,6 @@ class Parser : private ExpressionParser {
     Template out;
     TOKENIZER_ASSIGN_OR_RETURN(out.body, Body({}));
     if (Current().kind != Token::kEnd) return Error(absl::StrCat("unexpected tag '", Current().text, "'"));
-    out.literals = std::move(literals_);
     return out;
   }
 
@@ -38,7 +37,6 @@ class Parser : private ExpressionParser {
     while (Current().kind != Token::kEnd) {
       if (Current().kind == Token::kData) {
         StmtPtr s = NewStmt(Stmt::Kind::kText);
-        absl::StrAppend(&literals_, Current().text, absl::string_view("\0", 1));
         s->text = Text(Next().text, /*untrusted=*/false);
         out.push_back(std::move(s));
       } else if (Current().kind == Token::kVariableBegin) {

@@ -15,11 +15,11 @@ void RunVectors(const std::string& path, const std::string& folder) {
   int vectors = 0, wrong = 0;
   for (const Json& v : data["vectors"]) {
     ++vectors;
-    const std::string source =
-        v.contains("file") ? ReadFile(folder + "/" + v["file"].get<std::string>()) : v["template"].get<std::string>();
+    const std::string source = v.contains("file") ? ReadFile(folder + "/" + v["file"].get<std::string>())
+                                                  : v["template"].get<std::string>();
     const bool small = !v.contains("conversation");
-    const Json& conversation =
-        data["conversations"][small ? data["small_conversation"].get<size_t>() : v["conversation"].get<size_t>()];
+    const Json& conversation = data["conversations"][small ? data["small_conversation"].get<size_t>()
+                                                           : v["conversation"].get<size_t>()];
     ChatRequest request;
     request.messages = conversation["messages"];
     if (conversation.contains("tools")) request.tools = conversation["tools"];
