@@ -75,7 +75,8 @@ def perplexity(model, documents):
     for ids, learn in documents:
         tokens = torch.tensor(ids).unsqueeze(0)
         mask = training_model.PlainAttention.mask_of(torch.zeros_like(tokens))
-        x = model.hidden(tokens, torch.arange(len(ids)).unsqueeze(0), training_model.PlainAttention.attend, mask, None)[0]
+        positions = torch.arange(len(ids)).unsqueeze(0)
+        x = model.hidden(tokens, positions, training_model.PlainAttention.attend, mask, None)[0]
         weights = torch.tensor(learn[1:], dtype=torch.float32)
         loss, _, n = training_model.head_loss(x[0, :-1], model.embed, tokens[0, 1:], weights)
         total, count = total + loss.item(), count + n.item()

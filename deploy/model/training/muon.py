@@ -21,6 +21,8 @@ def orthogonalise(x):
 
 
 class Muon:
+    """matrices: parameters of `model` by name."""
+
     def __init__(self, model, matrices, weight_decay, momentum=0.95, compiled=False):
         self.weight_decay, self.momentum = weight_decay, momentum
         self.parameters = list(matrices.values())

@@ -29,6 +29,15 @@ def quantize_dequantize(weight, scale_2):
     return (round_e2m1(blocks / step) * step).flatten(-2)
 
 
+def round_to_bf16(x):
+    """float32 values rounded to BF16 (nearest, ties to even), as float32.
+
+    By integer arithmetic, because torch.compile drops a cast to BF16 that is followed by a cast back.
+    """
+    bits = x.contiguous().view(torch.int32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000).view(torch.float32)
+
+
 def fake_quantize(weight, dims, amount):
     """Forward: the weight, moved to its NVFP4 value where `amount` is 1. Backward: the identity (straight through).
 
@@ -39,7 +48,7 @@ def fake_quantize(weight, dims, amount):
     if amount is None:
         return weight
     with torch.no_grad():
-        rounded = weight.to(torch.bfloat16).float()
+        rounded = round_to_bf16(weight)
         scale_2 = rounded.abs().amax(dims, keepdim=True) / (6.0 * 448.0)
         delta = (quantize_dequantize(rounded, scale_2) - weight) * amount
     return weight + delta

@@ -105,7 +105,8 @@ def postgres(root):
 
 def python_docs(root):
     role = re.compile(r":[a-zA-Z:+-]+:`(?:[^`<]*<)?[~!.]?([^`>]*)>?`")
-    for path in sorted(glob.glob(str(root / "usr/share/doc/python3.11-doc/html/_sources/**/*.rst.txt"), recursive=True)):
+    sources = root / "usr/share/doc/python3.11-doc/html/_sources"
+    for path in sorted(glob.glob(str(sources / "**/*.rst.txt"), recursive=True)):
         if "/whatsnew/" in path or path.endswith("license.rst.txt"):
             continue
         text = pathlib.Path(path).read_text(encoding="utf-8")

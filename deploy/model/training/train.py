@@ -178,7 +178,8 @@ def main():
     matrix_optimizer = muon.Muon(model, matrices, args.weight_decay, compiled=device == "cuda")
     adam_rates = [g["lr"] for g in adam.param_groups]
     quantize = torch.zeros((), device=device)
-    log(f"{sum(p.numel() for p in model.parameters())} parameters on {torch.cuda.get_device_name() if device == 'cuda' else device}")
+    device_name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
+    log(f"{sum(p.numel() for p in model.parameters())} parameters on {device_name}")
 
     # The compiled model against the plain one, before anything is learnt.
     sample = held_out["heldout_gloss"][:4]
@@ -254,7 +255,7 @@ def main():
         quantize.fill_(amount)
         final[label] = {n: evaluate(model, rows, attention, args.rows, quantize) for n, rows in held_out.items()}
     run = {"arguments": {k: str(v) for k, v in vars(args).items()}, "device": str(device), "steps": step,
-           "device_name": torch.cuda.get_device_name() if device == "cuda" else "cpu", "epochs": batches.epochs,
+           "device_name": device_name, "epochs": batches.epochs,
            "tokens": step * args.rows * args.length, "seconds": time.monotonic() - began, "held_out_loss": final,
            "torch": torch.__version__, "loads": loads.mean(0).tolist()}
     (args.out / "run.json").write_text(json.dumps(run, indent=1))
