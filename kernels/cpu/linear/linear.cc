@@ -19,6 +19,9 @@ constexpr int64_t kChunksPerThread = 4;
 // Inputs smaller than this many elements are packed by the caller: a fork would cost more.
 constexpr int64_t kSerialPackElements = 32 << 10;
 
+// Products of fewer operations than this take the caller a few microseconds: a fork would cost as much.
+constexpr int64_t kSerialOperations = 1 << 19;
+
 struct Cut {
   int64_t tiles_per_chunk;
   int64_t tile_chunks;
@@ -90,10 +93,12 @@ absl::Status LinearGroup(const LinearInput& input, absl::Span<const LinearOutput
 
   const int64_t panel_chunks = (panels.count + kChunkPanels - 1) / kChunkPanels;
   int64_t chunks = 0;
+  int64_t operations = 0;
   for (const LinearOutput& output : outputs) {
     chunks += CutTiles(output.weights, pool.num_threads()).tile_chunks * panel_chunks;
+    operations += 2 * input.tokens * k * output.weights.n;
   }
-  pool.ParallelFor(chunks, [&](int64_t chunk) {
+  const auto multiply = [&](int64_t chunk) {
     const LinearOutput* output = outputs.data();
     Cut cut = CutTiles(output->weights, pool.num_threads());
     while (chunk >= cut.tile_chunks * panel_chunks) {
@@ -113,7 +118,12 @@ absl::Status LinearGroup(const LinearInput& input, absl::Span<const LinearOutput
         StoreTile(*output, tile, panels.begin(panel), t, result);
       }
     }
-  });
+  };
+  if (operations < kSerialOperations) {
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) multiply(chunk);
+  } else {
+    pool.ParallelFor(chunks, multiply);
+  }
   return absl::OkStatus();
 }
 

@@ -188,6 +188,47 @@ TEST_P(LinearTest, ARowWithNaNOrInfinityLeavesTheOthersAlone) {
   }
 }
 
+TEST_P(LinearTest, PaddingOfTheWeightsDoesNotReachAnyOutput) {
+  // The rows that fill the last tile and the blocks that fill the last group become NaN scales and junk codes.
+  const int64_t n = 21, k = 80, tokens = 14;
+  const TestWeights weights(WeightFormat::kNvfp4, n, k, 3);
+  const std::vector<Bf16> x = PoisonedRows(tokens, k, k, 5);
+  const std::vector<float> clean = RunLinear(weights.view(), x.data(), k, tokens, 1);
+  const PackedLinear& view = weights.view();
+  AlignedBuffer<std::byte> poisoned(view.bytes());
+  std::memcpy(poisoned.data(), view.data, view.bytes());
+  for (int64_t tile = 0; tile < view.num_tiles(); ++tile) {
+    std::byte* group = poisoned.data() + tile * view.tile_bytes() + kNvfp4GroupBytes;  // columns 64 to 127
+    std::memset(group + 16, 0xff, 48);  // scales of blocks 1 to 3
+    std::memset(group + 64 + 128, 0xff, 3 * 128);
+  }
+  std::byte* last = poisoned.data() + view.tile_bytes();
+  for (int64_t r = 5; r < 16; ++r) {
+    for (int64_t block = 0; block < 5; ++block) {
+      std::byte* group = last + block / 4 * kNvfp4GroupBytes;
+      group[block % 4 * 16 + r] = std::byte{0x7f};
+      std::memset(group + 64 + block % 4 * 128 + r * 4, 0xff, 4);
+    }
+  }
+  PackedLinear poisoned_view = view;
+  poisoned_view.data = poisoned.data();
+  for (int64_t count : {int64_t{1}, tokens}) {
+    const std::vector<float> y = RunLinear(poisoned_view, x.data(), k, count, 2);
+    EXPECT_TRUE(SameBits(y.data(), clean.data(), count * n)) << count;
+  }
+}
+
+TEST_P(LinearTest, LargeProductsSharedByThreadsGiveTheSameBits) {
+  const int64_t n = 1000, k = 512, tokens = 40;
+  const TestWeights weights(WeightFormat::kNvfp4, n, k, 3);
+  const std::vector<Bf16> x = PoisonedRows(tokens, k, k, 5);
+  const std::vector<float> one = RunLinear(weights.view(), x.data(), k, tokens, 1);
+  for (int threads : {2, 3, 7}) {
+    const std::vector<float> many = RunLinear(weights.view(), x.data(), k, tokens, threads);
+    EXPECT_TRUE(SameBits(many.data(), one.data(), tokens * n)) << threads;
+  }
+}
+
 TEST_P(LinearTest, BiasResidualAndStrides) {
   const int64_t n = 21, k = 64, tokens = 5, y_stride = 30;
   const TestWeights weights(WeightFormat::kNvfp4, n, k, 3);
