@@ -59,7 +59,9 @@ absl::StatusOr<int32_t> KvBlocks(const ServerOptions& options, const BackendInfo
     }
     return static_cast<int32_t>(std::min(options.kv_cache_bytes / block_bytes, most));
   }
-  const int64_t bytes = std::min(available / 4, kMaxDefaultCacheBytes);
+  // A GPU's memory is there for this; a host's is shared with everything else.
+  const int64_t bytes =
+      backend.device == "cuda" ? available / 10 * 9 : std::min(available / 4, kMaxDefaultCacheBytes);
   if (bytes < block_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat("no memory for keys and values: one block of ",
                                                      options.block_size, " tokens takes ", block_bytes,

@@ -16,6 +16,9 @@
 #include "nlohmann/json.hpp"
 #include "server/app/memory_budget.h"
 #include "server/backend/cpu/cpu_backend.h"
+#ifdef TESSERA_CUDA
+#include "server/backend/cuda/cuda_backend.h"
+#endif
 #include "server/backend/null/null_backend.h"
 #include "server/logging/logging.h"
 #include "server/model/checkpoint.h"
@@ -41,11 +44,24 @@ void AvoidSpecialTokens(const Tokenizer& tokenizer, NullBackendConfig* config) {
   }
 }
 
+// What --device auto means on this machine.
+std::string ChooseDevice(const std::string& device) {
+  if (device != "auto") return device;
+#ifdef TESSERA_CUDA
+  if (CheckCudaDevice(0).ok()) return "cuda";
+#endif
+  return "cpu";
+}
+
+absl::StatusOr<int64_t> MemoryForCache(const std::string& device) {
+#ifdef TESSERA_CUDA
+  if (device == "cuda") return FreeDeviceMemory(0);
+#endif
+  return AvailableMemory();
+}
+
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const ServerOptions& options, const Checkpoint& checkpoint,
                                                      const Tokenizer* tokenizer) {
-  if (options.device == "cuda") {
-    return absl::FailedPreconditionError("--device: this build has no CUDA backend; use --device cpu");
-  }
   if (options.device == "null") {
     NullBackendConfig config;
     config.vocab_size = checkpoint.spec().vocab_size;
@@ -53,15 +69,27 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const ServerOptions& option
     if (tokenizer != nullptr) AvoidSpecialTokens(*tokenizer, &config);
     return std::make_unique<NullBackend>(std::move(config));
   }
-  CpuBackendOptions cpu;
-  cpu.num_threads = options.threads;
   absl::Time last = absl::Now();
-  cpu.progress = [&last](const LoadProgress& progress) {
+  const auto log_progress = [&last](const LoadProgress& progress) {
     if (absl::Now() - last < absl::Seconds(2) || progress.bytes_total == 0) return;
     last = absl::Now();
     LogInfo("loading weights", {{"percent", 100 * progress.bytes_done / progress.bytes_total},
                                 {"bytes", progress.bytes_total}});
   };
+  if (ChooseDevice(options.device) == "cuda") {
+#ifdef TESSERA_CUDA
+    CudaBackendOptions cuda;
+    cuda.sampling_threads = options.threads;
+    cuda.progress = log_progress;
+    return CreateCudaBackend(checkpoint, std::move(cuda));
+#else
+    return absl::FailedPreconditionError(
+        "--device: found cuda, but this build has no CUDA kernels (nvcc was not found); expected cpu, null or auto");
+#endif
+  }
+  CpuBackendOptions cpu;
+  cpu.num_threads = options.threads;
+  cpu.progress = log_progress;
   return CreateCpuBackend(checkpoint, std::move(cpu));
 }
 
@@ -195,7 +223,9 @@ absl::StatusOr<LoadedModel> LoadModel(const ServerOptions& options, Metrics* met
   const absl::Time cache_start = absl::Now();
   absl::StatusOr<int32_t> max_context = MaxContext(options, backend_info.max_context);
   if (!max_context.ok()) return max_context.status();
-  absl::StatusOr<int32_t> blocks = KvBlocks(options, backend_info, *max_context, AvailableMemory());
+  absl::StatusOr<int64_t> available = MemoryForCache(backend_info.device);
+  if (!available.ok()) return available.status();
+  absl::StatusOr<int32_t> blocks = KvBlocks(options, backend_info, *max_context, *available);
   if (!blocks.ok()) return blocks.status();
   if (absl::Status status = (*backend)->AllocateKvCache({*blocks, options.block_size}); !status.ok()) return status;
   const int64_t cache_tokens = int64_t{*blocks} * options.block_size;

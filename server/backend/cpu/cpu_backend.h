@@ -8,14 +8,10 @@
 
 #include "absl/status/statusor.h"
 #include "server/backend/backend.h"
+#include "server/backend/load_progress.h"
 #include "server/model/checkpoint.h"
 
 namespace tessera {
-
-struct LoadProgress {
-  int64_t bytes_done = 0;
-  int64_t bytes_total = 0;
-};
 
 struct CpuBackendOptions {
   // Threads that compute, the caller's included; 0 for one a usable core.

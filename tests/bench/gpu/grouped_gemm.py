@@ -46,7 +46,7 @@ def make_weights(lib, n, k, experts, gate_up):
                                         codes[1].data_ptr() if gate_up else None,
                                         scales[1].data_ptr() if gate_up else None, n, k,
                                         data.data_ptr() + expert * size, gb.stream()))
-    return data, torch.ones(2 * experts, device='cuda'), packed_n
+    return data, torch.ones(experts * packed_n // 8, device='cuda'), packed_n
 
 
 def main():

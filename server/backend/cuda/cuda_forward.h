@@ -1,0 +1,65 @@
+#ifndef TESSERA_SERVER_BACKEND_CUDA_CUDA_FORWARD_H_
+#define TESSERA_SERVER_BACKEND_CUDA_CUDA_FORWARD_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "server/backend/cuda/cuda_model.h"
+#include "server/backend/cuda/device_memory.h"
+
+namespace tessera::cuda {
+
+// The key-value cache of all layers: bf16, each [blocks, KV heads, block_size, head_dim].
+struct CudaKvCache {
+  DeviceMemory memory;
+  std::vector<std::pair<void*, void*>> layers;  // k, v
+  int32_t num_blocks = 0;
+  int32_t block_size = 0;
+};
+
+// A step's tokens, as device arrays.
+struct CudaStep {
+  int32_t num_tokens = 0;
+  const int32_t* ids = nullptr;         // [num_tokens]
+  const int32_t* positions = nullptr;   // [num_tokens]
+  const int64_t* slots = nullptr;       // [num_tokens] where each token's key and value go
+  const int32_t* lengths = nullptr;     // [num_tokens] position + 1
+  const int32_t* table_rows = nullptr;  // [num_tokens] row of the block table
+  const int32_t* block_table = nullptr;
+  int32_t block_table_stride = 0;
+};
+
+// The forward pass: everything on one stream, nothing waited for.
+class CudaForward {
+ public:
+  CudaForward(const CudaModel& model, cudaStream_t stream) : model_(model), stream_(stream) {}
+
+  // Leaves the final hidden state (before the last norm) of every token.
+  absl::Status Run(const CudaStep& step, const CudaKvCache& cache);
+
+  // After Run: logits, float [count, vocab] on the device, of the tokens whose indices are in `tokens` (device).
+  absl::Status Logits(const int32_t* tokens, int32_t count, float** logits);
+  // After Run: normed hidden states, float [count, hidden] on the device, of all tokens from `first`.
+  absl::Status Hidden(int32_t first, int32_t count, float** hidden);
+
+ private:
+  absl::Status Attend(const CudaStep& step, const LayerSpec& spec, const CudaLayer& layer, const CudaKvCache& cache,
+                      const std::pair<void*, void*>& kv);
+  absl::Status Mlp(int32_t tokens, const LayerSpec& spec, const CudaLayer& layer);
+  absl::Status Moe(int32_t tokens, const MlpSpec& spec, const CudaLayer& layer);
+  absl::Status Linear(const PackedWeights& weights, const void* x, int32_t tokens, int32_t features, bool add, float* out);
+  absl::Status ReserveFor(int32_t tokens);
+
+  const CudaModel& model_;
+  const cudaStream_t stream_;
+  int32_t reserved_tokens_ = 0;
+  DeviceMemory hidden_, normed_, qkv_, q_, attended_, attention_workspace_;
+  DeviceMemory router_, experts_, expert_weights_, slot_token_, token_slot_, tile_expert_, tile_range_, num_tiles_;
+  DeviceMemory activated_, expert_out_, logits_, head_input_, pooled_;
+};
+
+}  // namespace tessera::cuda
+
+#endif  // TESSERA_SERVER_BACKEND_CUDA_CUDA_FORWARD_H_
