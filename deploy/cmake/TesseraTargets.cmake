@@ -17,7 +17,7 @@ target_compile_options(tessera_flags INTERFACE
   -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare -Wno-missing-field-initializers -Werror=return-type -ffp-contract=off)
 target_compile_definitions(tessera_flags INTERFACE TESSERA_VERSION="${PROJECT_VERSION}")
 if(TESSERA_SANITIZE)
-  target_compile_options(tessera_flags INTERFACE -fsanitize=${TESSERA_SANITIZE} -fno-omit-frame-pointer -g -O1)
+  target_compile_options(tessera_flags INTERFACE -fsanitize=${TESSERA_SANITIZE} -fno-omit-frame-pointer -g1 -O1)
   target_link_options(tessera_flags INTERFACE -fsanitize=${TESSERA_SANITIZE})
   if(TESSERA_SANITIZE STREQUAL "thread" AND EXISTS ${PROJECT_SOURCE_DIR}/tests/sanitizers/absl_sync_for_tsan.cc)
     # In every program, before Abseil's own library.
