@@ -185,12 +185,13 @@ absl::StatusOr<std::string> FindBundledModel() {
 absl::StatusOr<LoadedModel> LoadModel(const ServerOptions& options, Metrics* metrics) {
   const absl::Time start = absl::Now();
   std::string directory = options.model;
-  const bool bundled = directory.empty();
-  if (bundled) {
-    absl::StatusOr<std::string> found = FindBundledModel();
-    if (!found.ok()) return found.status();
-    directory = *std::move(found);
+  absl::StatusOr<std::string> bundled_directory = FindBundledModel();
+  if (directory.empty()) {
+    if (!bundled_directory.ok()) return bundled_directory.status();
+    directory = *bundled_directory;
   }
+  std::error_code ignored;
+  const bool bundled = bundled_directory.ok() && fs::equivalent(directory, *bundled_directory, ignored);
 
   // The tokenizer's files and the weights are read side by side, but for the null backend, which looks at the tokens.
   std::future<absl::StatusOr<std::shared_ptr<const Tokenizer>>> tokenizer_future =
