@@ -1,5 +1,12 @@
 // What one instruction set provides: the inner kernels behind the public operations. Internal to
 // kernels/cpu; the operations check shapes, split work and call these.
+//
+// One isa_*.cc file for each set includes a sixteen-lane vector type (simd/vec_*.inc.h), the kernels written
+// once over it (attention, rows) and that set's own matrix tiles. Not Highway: the tiles are different
+// algorithms for each set (a 16-bit table lookup here, byte shuffles with one horizontal addition there), the
+// guarantee of equal bits needs every operation and its order in plain sight, and what is left over, a vector
+// type of thirty operations, is smaller than the dependency. Sixteen lanes everywhere keep sums in one order
+// on all sets.
 #ifndef TESSERA_KERNELS_CPU_KERNEL_TABLE_H_
 #define TESSERA_KERNELS_CPU_KERNEL_TABLE_H_
 

@@ -64,10 +64,8 @@ static void Nvfp4TileT(const std::byte* tile, int64_t k, const void* panel, floa
   for (int64_t block = 0; block < k / 16; ++block, x += 16 * T) {
     const std::byte* group = tile + block / 4 * kNvfp4GroupBytes;
     const std::byte* codes = group + 64 + block % 4 * 128;
-    if (T == 1) {
-      Prefetch(codes + kPrefetchBytes);
-      Prefetch(codes + kPrefetchBytes + 64);
-    }
+    Prefetch(codes + kPrefetchBytes);
+    Prefetch(codes + kPrefetchBytes + 64);
     VEC_UNROLL
     for (int rows = 0; rows < 2; ++rows) {
       __m256 sum01[T], sum23[T];
@@ -110,7 +108,7 @@ static void Bf16TileT(const std::byte* tile, int64_t k, const float* x, float* o
     VEC_UNROLL
     for (int i = 0; i < 2 * T; ++i) sum[i] = _mm256_setzero_ps();
     for (int p = 0; p < in_block; ++p, tile += 64, x += 2 * T) {
-      if (T == 1) Prefetch(tile + kPrefetchBytes);
+      Prefetch(tile + kPrefetchBytes);
       F16 even, odd;
       LoadPairs(reinterpret_cast<const Bf16*>(tile), &even, &odd);
       VEC_UNROLL

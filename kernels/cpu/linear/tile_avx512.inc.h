@@ -49,11 +49,9 @@ static void Nvfp4TileT(const std::byte* tile, int64_t k, const void* panel, floa
     const int in_group = blocks < 4 ? static_cast<int>(blocks) : 4;
     for (int b = 0; b < in_group; ++b) {
       // Far enough ahead to cover memory latency at full bandwidth; past the tile it fetches the next one.
-      if (T <= 4) {
-        Prefetch(tile + kPrefetchBytes + b * 144);
-        Prefetch(tile + kPrefetchBytes + b * 144 + 64);
-        if (b == 3) Prefetch(tile + kPrefetchBytes + 512);
-      }
+      Prefetch(tile + kPrefetchBytes + b * 144);
+      Prefetch(tile + kPrefetchBytes + b * 144 + 64);
+      if (b == 3) Prefetch(tile + kPrefetchBytes + 512);
       __m512 sum[T];
       VEC_UNROLL
       for (int t = 0; t < T; ++t) sum[t] = _mm512_setzero_ps();
@@ -92,7 +90,7 @@ static void Bf16TileT(const std::byte* tile, int64_t k, const void* panel, float
     VEC_UNROLL
     for (int t = 0; t < T; ++t) sum[t] = _mm512_setzero_ps();
     for (int p = 0; p < in_block; ++p, tile += 64, x += 2 * T) {
-      if (T <= 4) Prefetch(tile + kPrefetchBytes);
+      Prefetch(tile + kPrefetchBytes);
       const typename D::Weights w = D::Split(_mm512_load_si512(tile));
       VEC_UNROLL
       for (int t = 0; t < T; ++t) sum[t] = D::Dot(w, x + 2 * t, sum[t]);

@@ -12,8 +12,8 @@ double WallSeconds();
 // What measurements use: processor time of the calling thread when the pool is that thread alone, else wall time.
 double MeasuredSeconds(const ThreadPool& pool);
 
-// Bytes a second that the pool's threads read from memory together: best of several passes over data, which
-// should be larger than all caches.
+// Bytes a second that the pool's threads read from memory together: best of many segments of data, which should
+// be larger than all caches, in several passes.
 double MeasureReadBandwidth(const std::byte* data, size_t size, ThreadPool& pool);
 
 // Floating-point operations a second of all threads together, from registers, best of several runs: BF16 pair

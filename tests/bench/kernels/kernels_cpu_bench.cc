@@ -93,6 +93,7 @@ class Bench {
     for (int64_t tokens : {1, 4, 16, 64, 512}) MoeCase(tokens);
     for (int64_t length : {1024, 8192}) AttentionCase(1, 1, length);
     AttentionCase(16, 1, 2048);
+    AttentionCase(1, 64, 2048);
     AttentionCase(1, 512, 512);
     AttentionCase(1, 512, 4096);
   }
