@@ -10,7 +10,7 @@
 # gRPC is on 50051, metrics on 9464. Arguments go to tessera-server. The image holds the bundled model, runs as user
 # 10001, writes nothing, and drains on SIGTERM.
 ARG VARIANT=cpu
-ARG CUDA_VERSION=12.8.1
+ARG CUDA_VERSION=13.0.1
 
 FROM debian:bookworm AS build-cpu
 FROM nvidia/cuda:${CUDA_VERSION}-devel-ubuntu24.04 AS build-cuda
@@ -24,7 +24,10 @@ COPY deploy/packages deploy/packages
 COPY deploy/install-packages deploy/install-packages
 RUN deploy/install-packages build
 COPY . .
+ARG VARIANT
+# Without nvcc CMake builds for CPUs alone, which would be the wrong image.
 RUN cmake --preset release -DTESSERA_TESTS=OFF -DTESSERA_BENCH=OFF -DCMAKE_INSTALL_PREFIX=/usr \
+ && { [ "$VARIANT" != cuda ] || grep -q tessera_kernels_cuda build/build.ninja; } \
  && cmake --build --preset release --target tessera-server tessera \
  && DESTDIR=/out cmake --install build --strip
 
