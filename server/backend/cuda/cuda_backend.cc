@@ -21,6 +21,7 @@ namespace {
 // Logits are computed for as many positions at a time as fit in this.
 constexpr int64_t kLogitsBytes = 256 << 20;
 constexpr int32_t kMinBlockSize = 16;
+constexpr int32_t kStrideStep = 64;  // of the block table
 
 #define TESSERA_RETURN_IF_ERROR(expression)                                 \
   do {                                                                      \
@@ -85,7 +86,7 @@ class CudaBackend : public Backend {
     if (tokens == 0) return absl::OkStatus();
     CudaStep step;
     TESSERA_RETURN_IF_ERROR(Device(UploadStep(rows, tokens, &step)));
-    TESSERA_RETURN_IF_ERROR(Device(forward_.Run(step, cache_)));
+    TESSERA_RETURN_IF_ERROR(Device(forward_.Run(step, cache_, device_step_.get())));
     TESSERA_RETURN_IF_ERROR(Device(Pool(rows)));
     return Device(ScoreAndSample(rows, results));
   }
@@ -109,9 +110,14 @@ class CudaBackend : public Backend {
       const int32_t end = rows[r].start + rows[r].tokens.size();
       stride = std::max(stride, (end + kv_config_.block_size - 1) / kv_config_.block_size);
     }
+    // Rounded up, so that a growing sequence changes the step's shape rarely.
+    stride = (stride + kStrideStep - 1) / kStrideStep * kStrideStep;
     const size_t words = size_t{tokens} * 2 + size_t{tokens} * 4 + chosen_.size() * stride + wanted_.size();
     TESSERA_RETURN_IF_ERROR(host_step_.Reserve(words * 4));
-    TESSERA_RETURN_IF_ERROR(device_step_.Reserve(words * 4, "a step's inputs"));
+    if (words * 4 > device_step_.bytes()) {
+      TESSERA_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream_), "waiting before growing buffers"));
+      TESSERA_RETURN_IF_ERROR(device_step_.Reserve(std::max(2 * device_step_.bytes(), words * 4), "a step's inputs"));
+    }
     int64_t* slots = host_step_.get<int64_t>();  // first: it wants the alignment
     int32_t* ids = reinterpret_cast<int32_t*>(slots + tokens);
     int32_t* positions = ids + tokens;

@@ -59,6 +59,7 @@ absl::Status CudaForward::ReserveFor(int32_t tokens) {
         CudaStatus(cudaMemsetAsync(attention_workspace_.get(), 0, workspace, stream_), "clearing a workspace"));
   }
   reserved_tokens_ = n;
+  graphs_.Clear();
   return absl::OkStatus();
 }
 
@@ -75,8 +76,17 @@ absl::Status CudaForward::Linear(const PackedWeights& weights, const void* x, in
   return KernelStatus(GroupedGemm(p, stream_));
 }
 
-absl::Status CudaForward::Run(const CudaStep& step, const CudaKvCache& cache) {
+absl::Status CudaForward::Run(const CudaStep& step, const CudaKvCache& cache, const void* inputs) {
   TESSERA_RETURN_IF_ERROR(ReserveFor(step.num_tokens));
+  if (step.num_tokens > kMostGraphTokens) return Launch(step, cache);
+  if (inputs != graph_inputs_) {
+    graphs_.Clear();
+    graph_inputs_ = inputs;
+  }
+  return graphs_.Run({step.num_tokens, step.block_table_stride}, [&] { return Launch(step, cache); });
+}
+
+absl::Status CudaForward::Launch(const CudaStep& step, const CudaKvCache& cache) {
   const ModelSpec& spec = model_.spec;
   const int32_t tokens = step.num_tokens, dim = spec.hidden_size;
   float* hidden = hidden_.get<float>();

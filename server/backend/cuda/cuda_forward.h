@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "server/backend/cuda/cuda_model.h"
 #include "server/backend/cuda/device_memory.h"
+#include "server/backend/cuda/graph_cache.h"
 
 namespace tessera::cuda {
 
@@ -34,10 +35,12 @@ struct CudaStep {
 // The forward pass: everything on one stream, nothing waited for.
 class CudaForward {
  public:
-  CudaForward(const CudaModel& model, cudaStream_t stream) : model_(model), stream_(stream) {}
+  CudaForward(const CudaModel& model, cudaStream_t stream)
+      : model_(model), stream_(stream), graphs_(stream, kMostGraphs) {}
 
-  // Leaves the final hidden state (before the last norm) of every token.
-  absl::Status Run(const CudaStep& step, const CudaKvCache& cache);
+  // Leaves the final hidden state (before the last norm) of every token. The step's arrays must lie at addresses that
+  // depend on num_tokens alone while `inputs` is the same: small steps of a shape seen before are replayed as a graph.
+  absl::Status Run(const CudaStep& step, const CudaKvCache& cache, const void* inputs);
 
   // After Run: logits, float [count, vocab] on the device, of the tokens whose indices are in `tokens` (device).
   absl::Status Logits(const int32_t* tokens, int32_t count, float** logits);
@@ -45,6 +48,10 @@ class CudaForward {
   absl::Status Hidden(int32_t first, int32_t count, float** hidden);
 
  private:
+  static constexpr int32_t kMostGraphs = 96;
+  static constexpr int32_t kMostGraphTokens = 256;  // larger steps take long enough to hide their launches
+
+  absl::Status Launch(const CudaStep& step, const CudaKvCache& cache);
   absl::Status Attend(const CudaStep& step, const LayerSpec& spec, const CudaLayer& layer, const CudaKvCache& cache,
                       const std::pair<void*, void*>& kv);
   absl::Status Mlp(int32_t tokens, const LayerSpec& spec, const CudaLayer& layer);
@@ -54,6 +61,8 @@ class CudaForward {
 
   const CudaModel& model_;
   const cudaStream_t stream_;
+  GraphCache graphs_;
+  const void* graph_inputs_ = nullptr;
   int32_t reserved_tokens_ = 0;
   DeviceMemory hidden_, normed_, qkv_, q_, attended_, attention_workspace_;
   DeviceMemory router_, experts_, expert_weights_, slot_token_, token_slot_, tile_expert_, tile_range_, num_tiles_;
