@@ -33,7 +33,8 @@ static void Nvfp4Tile(const std::byte* tile, int64_t k, const void* panel, int t
       x += 2 * t;
     }
     float scale[16];
-    for (int r = 0; r < 16; ++r) scale[r] = nvfp4::E4M3ToFloat(static_cast<uint8_t>(group[block % 4 * 16 + r]));
+    for (int r = 0; r < 16; ++r)
+      scale[r] = nvfp4::E4M3ToFloat(static_cast<uint8_t>(group[block % 4 * 16 + r]));
     for (int i = 0; i < t; ++i) total[i] = MulAdd(sum[i], Load(scale), total[i]);
   }
   for (int i = 0; i < t; ++i) Store(total[i], out + 16 * i);

@@ -87,7 +87,8 @@ static VEC_INLINE F16 ScaleByPowerOfTwo(const F16& x, const F16& n) {
 }
 static VEC_INLINE F16 LoadBf16(const Bf16* p) {
   return Quarters([&](int i) VEC_LAMBDA_INLINE {
-    return reinterpret_cast<F4>(U4{p[4 * i].bits, p[4 * i + 1].bits, p[4 * i + 2].bits, p[4 * i + 3].bits} << 16);
+    return reinterpret_cast<F4>(U4{p[4 * i].bits, p[4 * i + 1].bits, p[4 * i + 2].bits, p[4 * i + 3].bits}
+                                << 16);
   });
 }
 static VEC_INLINE void StoreBf16(const F16& a, Bf16* p) {
