@@ -128,29 +128,15 @@ static void Bf16TileT(const std::byte* tile, int64_t k, const float* x, float* o
   for (int i = 0; i < 2 * T; ++i) _mm256_storeu_ps(out + 8 * i, total[i]);
 }
 
+// The instance for t tokens.
+template <int T = kMaxTokens>
 static void Nvfp4Tile(const std::byte* tile, int64_t k, const void* panel, int t, float* out) {
-  switch (t) {
-    case 1:
-      return Nvfp4TileT<1>(tile, k, panel, out);
-    case 2:
-      return Nvfp4TileT<2>(tile, k, panel, out);
-    case 3:
-      return Nvfp4TileT<3>(tile, k, panel, out);
-    case 4:
-      return Nvfp4TileT<4>(tile, k, panel, out);
-  }
+  if (t == T) return Nvfp4TileT<T>(tile, k, panel, out);
+  if constexpr (T > 1) Nvfp4Tile<T - 1>(tile, k, panel, t, out);
 }
 
+template <int T = kMaxTokens>
 static void Bf16Tile(const std::byte* tile, int64_t k, const void* panel, int t, float* out) {
-  const float* x = static_cast<const float*>(panel);
-  switch (t) {
-    case 1:
-      return Bf16TileT<1>(tile, k, x, out);
-    case 2:
-      return Bf16TileT<2>(tile, k, x, out);
-    case 3:
-      return Bf16TileT<3>(tile, k, x, out);
-    case 4:
-      return Bf16TileT<4>(tile, k, x, out);
-  }
+  if (t == T) return Bf16TileT<T>(tile, k, static_cast<const float*>(panel), out);
+  if constexpr (T > 1) Bf16Tile<T - 1>(tile, k, panel, t, out);
 }

@@ -102,46 +102,15 @@ static void Bf16TileT(const std::byte* tile, int64_t k, const void* panel, float
   for (int t = 0; t < T; ++t) _mm512_storeu_ps(out + 16 * t, total[t]);
 }
 
-template <typename D>
+// The instance for t tokens.
+template <typename D, int T = kMaxTokens>
 static void Nvfp4Tile(const std::byte* tile, int64_t k, const void* panel, int t, float* out) {
-  switch (t) {
-#define TESSERA_CASE(T) \
-  case T:               \
-    return Nvfp4TileT<D, T>(tile, k, panel, out)
-    TESSERA_CASE(1);
-    TESSERA_CASE(2);
-    TESSERA_CASE(3);
-    TESSERA_CASE(4);
-    TESSERA_CASE(5);
-    TESSERA_CASE(6);
-    TESSERA_CASE(7);
-    TESSERA_CASE(8);
-    TESSERA_CASE(9);
-    TESSERA_CASE(10);
-    TESSERA_CASE(11);
-    TESSERA_CASE(12);
-#undef TESSERA_CASE
-  }
+  if (t == T) return Nvfp4TileT<D, T>(tile, k, panel, out);
+  if constexpr (T > 1) Nvfp4Tile<D, T - 1>(tile, k, panel, t, out);
 }
 
-template <typename D>
+template <typename D, int T = kMaxTokens>
 static void Bf16Tile(const std::byte* tile, int64_t k, const void* panel, int t, float* out) {
-  switch (t) {
-#define TESSERA_CASE(T) \
-  case T:               \
-    return Bf16TileT<D, T>(tile, k, panel, out)
-    TESSERA_CASE(1);
-    TESSERA_CASE(2);
-    TESSERA_CASE(3);
-    TESSERA_CASE(4);
-    TESSERA_CASE(5);
-    TESSERA_CASE(6);
-    TESSERA_CASE(7);
-    TESSERA_CASE(8);
-    TESSERA_CASE(9);
-    TESSERA_CASE(10);
-    TESSERA_CASE(11);
-    TESSERA_CASE(12);
-#undef TESSERA_CASE
-  }
+  if (t == T) return Bf16TileT<D, T>(tile, k, panel, out);
+  if constexpr (T > 1) Bf16Tile<D, T - 1>(tile, k, panel, t, out);
 }
