@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "server/engine/engine.h"
+#include "server/engine/unshared_status.h"
 #include "server/sampling/logits.h"
 #include "spdlog/spdlog.h"
 
@@ -271,7 +272,7 @@ void EngineLoop::EndRequest(ActiveRequest* request, FinishReason reason, const a
     if (sequence.ended) continue;
     scheduler_.Remove(sequence.id);
     FlushText(&sequence);
-    EndSequence(&sequence, reason, error);
+    EndSequence(&sequence, reason, Unshared(error));
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "server/engine/unshared_status.h"
 
 namespace tessera {
 namespace {
@@ -28,7 +29,7 @@ bool WaitUntil(std::condition_variable* condition, Lock* lock, absl::Time deadli
 }  // namespace
 
 absl::Status Inbox::CheckRoomLocked(const std::string& request_id, int64_t sequences, int64_t tokens) const {
-  if (!refusal_.ok()) return refusal_;
+  if (!refusal_.ok()) return Unshared(refusal_);
   if (live_ids_.contains(request_id)) {
     return absl::AlreadyExistsError(
         absl::StrCat("request id '", request_id, "' is in use by a request that still runs"));
