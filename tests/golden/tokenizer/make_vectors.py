@@ -12,8 +12,11 @@ Modes: bit 0: the spelling of special tokens is parsed; bit 1: special tokens ar
 
   python3 make_vectors.py [--corpus-dir DIR] [--tokenizer NAME=DIR/tokenizer.json ...]
 
-The corpus is Python's own documentation strings and source text; --tokenizer adds vectors for a tokenizer that is
-stored elsewhere (its tokenizer.json is not copied).
+The corpus is the source text of CPython's standard library (PSF License 2.0), of which short excerpts are among the
+texts; --tokenizer adds vectors for a tokenizer that is stored elsewhere (its tokenizer.json is not copied). The
+stored files are those of
+
+  python3 make_vectors.py --tokenizer bundled=../../../deploy/model/tokenizer.json
 """
 
 import argparse
@@ -218,8 +221,8 @@ def make_texts(corpus, rng):
     texts = ["", " ", "  ", "a", "\n", "Hello, world!", " Hello", "Hello ", META, META + "a", "<s>", "\x00", "\x7f", "é", "e\u0301", "가", "\u1100\u1161\u11a8", "\u212b", "\u0344", "\u0958"]
     texts += TOKENS + CODE + EMOJI + SPACES
     texts += [a + b for a in ("<|im_end|>", "x<|endoftext|>", " <think> ") for b in ("", "y", " y", "\ny")]
-    texts += [words(300) for _ in range(40)]
-    texts += [c * n for c in ("a", " ", "\n", ".", "1", "é", "中", "😀", "ab", " a", "\t", "A") for n in (2, 3, 31, 40, 41, 42, 300)]
+    texts += [words(300) for _ in range(24)]
+    texts += [c * n for c in ("a", " ", "\n", ".", "1", "é", "中", "😀", "ab", " a", "\t", "A") for n in (2, 3, 31, 40, 41, 42, 200)]
     while len(texts) < 1650:
         texts.append("".join(rng.choice(parts)() for _ in range(rng.randint(1, 7))))
     return texts
