@@ -148,6 +148,11 @@ absl::Status Run(const ServerOptions& options, absl::Time process_start, Signals
   const absl::Duration startup = absl::Now() - process_start;
   (*metrics)->OnStartupPhase("total", startup);
 
+  if (!options.port_file.empty()) {
+    absl::Status status =
+        WritePortFile(options.port_file, (*rpc)->port(), endpoint == nullptr ? 0 : endpoint->port());
+    if (!status.ok()) return status;
+  }
   const std::string metrics_address =
       endpoint == nullptr ? ""
                           : absl::StrCat(options.metrics.substr(0, options.metrics.rfind(':')), ":", endpoint->port());
@@ -155,11 +160,6 @@ absl::Status Run(const ServerOptions& options, absl::Time process_start, Signals
               metrics_address.empty() ? "" : absl::StrCat(" (metrics ", metrics_address, "/metrics)").c_str(),
               static_cast<long long>(absl::ToInt64Milliseconds(startup)));
   std::fflush(stdout);
-  if (!options.port_file.empty()) {
-    absl::Status status =
-        WritePortFile(options.port_file, (*rpc)->port(), endpoint == nullptr ? 0 : endpoint->port());
-    if (!status.ok()) return status;
-  }
 
   const int signal = signals->WaitForSignal();
   LogInfo("draining: no new requests; running ones may finish",

@@ -97,7 +97,7 @@ FlagSet MakeFlags(ServerOptions* o) {
   flags.Bytes("kv-cache-bytes", &o->kv_cache_bytes, 1,
               "memory for keys and values (default: a quarter of what is free, at most 4G)");
   flags.Int("kv-blocks", &o->kv_blocks, 0, kMaxInt, "the same as a number of blocks; 0 for from --kv-cache-bytes");
-  flags.Int("block-size", &o->block_size, 1, 1024, "tokens in a block, a power of two");
+  flags.Int("block-size", &o->block_size, 1, 1024, "tokens in a block, a power of two, at least 16 (null: 1)");
   flags.Int("max-running", &o->max_running, 1, 65536, "sequences in one step, at most --max-batched-tokens");
   flags.Int("max-batched-tokens", &o->max_batched_tokens, 1, kMaxInt, "tokens in one step");
   flags.Int("max-prefill-chunk", &o->max_prefill_chunk, 1, kMaxInt, "prompt tokens of one sequence in one step");
