@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/thread_pool.h"
+#include "server/backend/batch_checks.h"
 #include "server/backend/cpu/cpu_model.h"
 #include "server/backend/cpu/forward.h"
 #include "server/backend/cpu/memory.h"
@@ -43,12 +44,7 @@ class CpuBackend : public Backend {
 
   absl::Status AllocateKvCache(const KvCacheConfig& config) override {
     if (!caches_.empty()) return absl::FailedPreconditionError("the cache is allocated already");
-    if (config.num_blocks < 1 || config.block_size < cpu::kKvTokenRun ||
-        (config.block_size & (config.block_size - 1)) != 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "a cache of ", config.num_blocks, " blocks of ", config.block_size,
-          " tokens: expected at least 1 block of a ", "power of two of tokens, at least ", cpu::kKvTokenRun));
-    }
+    if (absl::Status status = CheckKvCacheConfig(config, cpu::kKvTokenRun); !status.ok()) return status;
     const int64_t tokens = int64_t{config.num_blocks} * config.block_size;
     absl::StatusOr<cpu::MappedMemory> memory = cpu::MappedMemory::Allocate(
         tokens * info_.kv_bytes_per_token, absl::StrCat("the key-value cache (", config.num_blocks,
@@ -97,40 +93,13 @@ class CpuBackend : public Backend {
     return absl::InternalError(absl::StrCat("CPU backend: ", status.ToString()));
   }
 
-  absl::Status CheckRow(const BatchRow& row) const {
-    const int64_t end = row.start + static_cast<int64_t>(row.tokens.size());
-    if (row.tokens.empty() || row.start < 0 || end > info_.max_context) {
-      return absl::InvalidArgumentError(absl::StrCat("a row of ", row.tokens.size(), " tokens from position ",
-                                                     row.start, " does not fit a context of ",
-                                                     info_.max_context));
-    }
-    const int64_t blocks = (end + kv_config_.block_size - 1) / kv_config_.block_size;
-    if (static_cast<int64_t>(row.block_table.size()) < blocks) {
-      return absl::InvalidArgumentError(absl::StrCat("a row that ends at position ", end, " needs ", blocks,
-                                                     " blocks, has ", row.block_table.size()));
-    }
-    for (int64_t i = 0; i < blocks; ++i) {
-      if (row.block_table[i] < 0 || row.block_table[i] >= kv_config_.num_blocks) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("block ", row.block_table[i], " is not one of the cache's ", kv_config_.num_blocks));
-      }
-    }
-    for (const int32_t token : row.tokens) {
-      if (token < 0 || token >= info_.vocab_size) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("token id ", token, " is outside the vocabulary of ", info_.vocab_size));
-      }
-    }
-    return absl::OkStatus();
-  }
-
   // Writes the rows into step_; a row that cannot be run gets its error and is left out.
   void LayOut(absl::Span<const BatchRow> rows, std::vector<RowResult>* results) {
     first_token_.assign(rows.size(), -1);
     chosen_.clear();
     int64_t token = 0;
     for (size_t r = 0; r < rows.size(); ++r) {
-      (*results)[r].status = CheckRow(rows[r]);
+      (*results)[r].status = CheckBatchRow(rows[r], info_, kv_config_);
       if (!(*results)[r].status.ok()) continue;
       chosen_.push_back(r);
       first_token_[r] = token;
