@@ -340,6 +340,35 @@ TEST_F(AnswersTest, TokenizeAndDetokenizeRoundTrip) {
   EXPECT_EQ(one->token_ids_size(), 1);
 }
 
+TEST_F(AnswersTest, ABeginningOfACharacterBecomesAReplacementCharacterAtTheEnd) {
+  v1::TokenizeRequest tokenize;
+  tokenize.mutable_prompt()->set_text("\U00013000");  // rare enough to be a token a byte or two
+  tokenize.set_return_pieces(true);
+  const absl::StatusOr<v1::TokenizeResponse> tokens = client().Tokenize(tokenize);
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  ASSERT_GT(tokens->token_ids_size(), 1);
+  v1::GenerateRequest request = Greedy("Define: lantern", 1);
+  (*request.mutable_sampling()->mutable_logit_bias())[tokens->token_ids(0)] = 100;
+  const Generation result = Both(request);
+  EXPECT_EQ(result.outputs[0].token_ids, std::vector<int32_t>{tokens->token_ids(0)});
+  EXPECT_EQ(result.outputs[0].text, "\uFFFD");
+}
+
+TEST_F(AnswersTest, MessagesBeyondFourMebibytes) {
+  const std::unique_ptr<ServerProcess> null = ServerProcess::Start({"--device", "null"});
+  ASSERT_NE(null, nullptr);
+  v1::GenerateRequest request = Sampled("Define: lantern", 1, 400);
+  request.set_n(64);
+  request.set_logprobs(20);
+  const absl::StatusOr<v1::GenerateOnceResponse> large = null->client().GenerateOnce(request);
+  ASSERT_TRUE(large.ok()) << large.status();
+  EXPECT_GT(large->ByteSizeLong(), 5 << 20);
+  request.mutable_prompt()->set_text(std::string(6 << 20, 'x'));
+  const absl::Status refused = null->client().GenerateOnce(request).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument)
+      << "the context is the limit, not the message: " << refused;
+}
+
 TEST_F(AnswersTest, BadRequestsAreRefusedAndTheServerLives) {
   v1::GenerateRequest request = Greedy("x");
   request.mutable_sampling()->set_temperature(NAN);

@@ -157,13 +157,11 @@ TEST(Clients, OneThatIsKilledLeavesNothingBehind) {
   EXPECT_GT(server->Metric("tessera_kv_cache_blocks{state=\"used\"}"), 0);
   client.Signal(SIGKILL);
   EXPECT_EQ(client.WaitForExit(absl::Seconds(10)), -SIGKILL);
-  const absl::Time killed = absl::Now();
   EXPECT_TRUE(server->WaitUntilIdle());
-  EXPECT_LT(absl::Now() - killed, absl::Seconds(2)) << "or did it generate to the end?";
   EXPECT_TRUE(WaitFor([&] {
     return server->Metric("tessera_requests_total{kind=\"generate\",finish_reason=\"abort\"}") == 1;
   }));
-  EXPECT_LT(server->Metric("tessera_generation_tokens_total"), 4 * 2000);
+  EXPECT_LT(server->Metric("tessera_generation_tokens_total"), 4 * 2000) << "it did not go on to the end";
   EXPECT_EQ(server->Terminate(), 0);
 }
 
