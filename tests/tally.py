@@ -28,6 +28,12 @@ def googletest_counts(path):
     return passed, failed, skipped
 
 
+def skip_reason(entry):
+    """Why ctest did not run an entry: "SKIP_RETURN_CODE=77", or "Unable to find executable", which is a failure."""
+    skipped = entry.find("skipped")
+    return skipped.get("message", "") if skipped is not None else ""
+
+
 def main():
     results = pathlib.Path(sys.argv[1])
     passed = failed = skipped = 0
@@ -45,7 +51,7 @@ def main():
                     failures.append(f"{build}: {name}")
             elif status == "run":
                 passed += 1
-            elif status in ("notrun", "disabled") and entry.find("skipped") is not None and name:
+            elif status == "disabled" or (status == "notrun" and skip_reason(entry).startswith("SKIP_")):
                 skipped += 1
             else:
                 failed += 1

@@ -20,26 +20,31 @@ def output(*command):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def package_of(path):
-    """The package that holds a library; dpkg knows it under /usr/lib or /lib, or by its real name."""
-    real = str(pathlib.Path(path).resolve())
-    for candidate in (path, real, re.sub("^/usr", "", path), re.sub("^/usr", "", real)):
-        found = subprocess.run(["dpkg", "-S", candidate], check=False, capture_output=True, text=True)
-        if found.returncode == 0:
-            return found.stdout.split(":")[0]
-    sys.exit(f"FAILED: {path} belongs to no package")
+def packages_of(paths):
+    """The packages that hold these libraries; dpkg knows them under /usr/lib or /lib, by their name or its target."""
+    names = {path: {one for name in (path, str(pathlib.Path(path).resolve())) for one in (name, re.sub("^/usr", "", name))}
+             for path in paths}
+    # One call for all: each reads the file lists of every package.
+    found = subprocess.run(["dpkg", "-S", *sorted(set().union(*names.values()))], check=False, capture_output=True,
+                           text=True).stdout
+    owner = {line.rsplit(": ", 1)[1]: line.split(":")[0] for line in found.splitlines() if ": " in line}
+    for path in paths:
+        packages = {owner[name] for name in names[path] if name in owner}
+        if not packages:
+            sys.exit(f"FAILED: {path} belongs to no package")
+        yield from packages
 
 
 if not all(shutil.which(tool) for tool in ("dpkg", "ldd", "readelf")):
     print("SKIPPED: no dpkg, ldd or readelf here")
     sys.exit(77)
 
-needed = set()
+libraries = set()
 for program in (BUILD / "tessera-server", BUILD / "tessera"):
     names = set(re.findall(r"\(NEEDED\).*\[(.+)\]", output("readelf", "-d", program)))
     paths = dict(re.findall(r"^\s*(\S+) => (/\S+)", output("ldd", program), re.M))
-    for name in names & paths.keys():
-        needed.add(package_of(paths[name]))
+    libraries |= {paths[name] for name in names & paths.keys()}
+needed = set(packages_of(sorted(libraries)))
 needed -= ESSENTIAL
 
 listed = {}
