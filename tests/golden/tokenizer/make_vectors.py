@@ -10,13 +10,18 @@ Trains one small tokenizer for each family of pre-tokenizer and writes, beside t
 
 Modes: bit 0: the spelling of special tokens is parsed; bit 1: special tokens are added around the text.
 
-  python3 make_vectors.py [--corpus-dir DIR] [--tokenizer NAME=DIR/tokenizer.json ...]
+  python3 make_vectors.py [--out DIR] [--seed N] [--texts N] [--corpus-dir DIR] [--tokenizer NAME=FILE ...]
 
 The corpus is the source text of CPython's standard library (PSF License 2.0), of which short excerpts are among the
 texts; --tokenizer adds vectors for a tokenizer that is stored elsewhere (its tokenizer.json is not copied). The
-stored files are those of
+stored files are those of the following, but for the order in which the trainer of the SentencePiece-like families
+happens to take equal frequencies:
 
   python3 make_vectors.py --tokenizer bundled=../../../deploy/model/tokenizer.json
+
+A longer run, for `TESSERA_TOKENIZER_VECTORS=/tmp/vectors tokenizer_golden_test`:
+
+  python3 make_vectors.py --out /tmp/vectors --seed 2 --texts 80000
 """
 
 import argparse
@@ -192,7 +197,7 @@ CONTRACTIONS = ["'s", "'S", "'t", "'re", "'VE", "'m", "'ll", "'LL", "'d", "'D", 
 CODE = ["def f(x):\n    return x**2\n", "\tif (a != b) { c[i]++; }\n", "std::vector<int> v{1, 2, 3};", "https://example.org/a?b=c&d=%20", "SELECT * FROM t WHERE id IN (1,22,333,4444);", "{\"key\": [null, true, 1.5e-3]}", "x = {'a': 1}\r\n\r\n\r\n", "0xDEADBEEF", "1234567890", "٣٤٥", "²³½Ⅷ", "camelCaseHTTPServer", "snake_case_name", "-- --- ....", "####", "a//b\n/c"]
 
 
-def make_texts(corpus, rng):
+def make_texts(corpus, rng, count):
     def words(n):
         start = rng.randrange(len(corpus) - 400)
         return corpus[start : start + n]
@@ -223,7 +228,7 @@ def make_texts(corpus, rng):
     texts += [a + b for a in ("<|im_end|>", "x<|endoftext|>", " <think> ") for b in ("", "y", " y", "\ny")]
     texts += [words(300) for _ in range(24)]
     texts += [c * n for c in ("a", " ", "\n", ".", "1", "é", "中", "😀", "ab", " a", "\t", "A") for n in (2, 3, 31, 40, 41, 42, 200)]
-    while len(texts) < 1650:
+    while len(texts) < count:
         texts.append("".join(rng.choice(parts)() for _ in range(rng.randint(1, 7))))
     return texts
 
@@ -241,9 +246,12 @@ def ids_bytes(ids):
     return varint(len(ids)) + b"".join(map(varint, ids))
 
 
-def lowercases_alike(text):
-    """The library knows letters of later Unicode versions than this Python, and marks of an earlier one."""
-    return all(unicodedata.category(c) != "Cn" and not 0x1CF00 <= ord(c) < 0x1CFD0 for c in text)
+def same_unicode(text):
+    """No letter of a later Unicode version than this Python's, whose case the library knows, and no character that
+    was or became a mark since the earlier version that the library's StripAccents goes by."""
+    strip = normalizers.StripAccents()
+    categories = [unicodedata.category(c) for c in text]
+    return "Cn" not in categories and all((k[0] == "M") == (not strip.normalize_str(c)) for c, k in zip(text, categories))
 
 
 def encode_vectors(tokenizer, texts, named):
@@ -253,7 +261,7 @@ def encode_vectors(tokenizer, texts, named):
     for mode in range(4):
         tokenizer.encode_special_tokens = not mode & 1
         for i, text in enumerate(texts):
-            if lower and not lowercases_alike(text):
+            if lower and not same_unicode(text):
                 continue
             # The other modes differ from the first only where a special token is spelled out.
             if mode not in (1, 2) and not any(s in text for s in named):
@@ -292,8 +300,8 @@ def decode_vectors(tokenizer, texts, rng):
     return out, count
 
 
-def write_family(name, tokenizer, texts, store_json):
-    folder = HERE / name
+def write_family(out, name, tokenizer, texts, store_json):
+    folder = out / name
     folder.mkdir(exist_ok=True)
     if store_json:
         data = json.loads(tokenizer.to_str())
@@ -312,18 +320,22 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus-dir", default=str(pathlib.Path(random.__file__).parent), help="folder of *.py files")
     parser.add_argument("--tokenizer", action="append", default=[], metavar="NAME=FILE", help="an existing tokenizer.json")
+    parser.add_argument("--out", type=pathlib.Path, default=HERE, help="where to write (default: beside this file)")
+    parser.add_argument("--seed", type=int, default=20240601)
+    parser.add_argument("--texts", type=int, default=1650, help="how many texts")
     args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
 
     files = sorted(pathlib.Path(args.corpus_dir).glob("*.py"))[:60]
     corpus = "\n".join(f.read_text(encoding="utf-8", errors="ignore") for f in files)
-    rng = random.Random(20240601)
-    texts = make_texts(corpus, rng)
+    rng = random.Random(args.seed)
+    texts = make_texts(corpus, rng, args.texts)
     data = b"".join(varint(len(t.encode())) + t.encode() for t in texts)
-    (HERE / "texts.bin").write_bytes(data)
+    (args.out / "texts.bin").write_bytes(data)
     print(f"{len(texts)} texts, {len(data)} bytes", file=sys.stderr)
 
     # Some of everything, so that merges across scripts and bytes exist.
-    training = corpus[:400_000].splitlines(keepends=True) + texts * 2
+    training = corpus[:400_000].splitlines(keepends=True) + texts[:1650] * 2
     total = 0
     for name, (tokenizer, trainer, added, *finish) in families():
         tokenizer.train_from_iterator(training, trainer)
@@ -337,10 +349,10 @@ def main():
         if name == "gpt2_prefix":
             pair = [(s, tokenizer.token_to_id(s)) for s in ("</s>", "<s>")]
             tokenizer.post_processor = processors.RobertaProcessing(*pair)
-        total += write_family(name, tokenizer, texts, True)
+        total += write_family(args.out, name, tokenizer, texts, True)
     for item in args.tokenizer:
         name, path = item.split("=", 1)
-        total += write_family(name, Tokenizer.from_file(path), texts, False)
+        total += write_family(args.out, name, Tokenizer.from_file(path), texts, False)
     print(f"{total} encode vectors", file=sys.stderr)
 
 

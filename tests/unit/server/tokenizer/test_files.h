@@ -62,9 +62,9 @@ class GoldenReader {
   size_t pos_ = 0;
 };
 
-inline std::vector<std::string> GoldenTexts() {
+inline std::vector<std::string> GoldenTexts(const std::string& folder = GoldenPath("tokenizer")) {
   std::vector<std::string> texts;
-  for (GoldenReader in(ReadFile(GoldenPath("tokenizer/texts.bin"))); !in.done();) texts.push_back(in.Text());
+  for (GoldenReader in(ReadFile(folder + "/texts.bin")); !in.done();) texts.push_back(in.Text());
   return texts;
 }
 
