@@ -164,37 +164,39 @@ std::vector<double> RmsNorm(const float* x, int64_t x_stride, int64_t tokens, in
 std::vector<double> Attention(const AttentionArgs& args) {
   const KvCache& cache = args.cache;
   const int64_t dim = cache.head_dim;
+  const int64_t group = args.q_heads / cache.kv_heads;
   const int64_t tokens = args.num_sequences == 0 ? 0 : args.q_start[args.num_sequences];
   std::vector<double> out(tokens * args.q_heads * dim, 0.0);
-  std::vector<float> k(dim), v(dim);
   for (int64_t s = 0; s < args.num_sequences; ++s) {
     const int64_t q_len = args.q_start[s + 1] - args.q_start[s];
-    for (int64_t row = 0; row < q_len * args.q_heads; ++row) {
-      const int64_t token = args.q_start[s] + row / args.q_heads;
-      const int64_t head = row % args.q_heads;
-      const int64_t kv_head = head / (args.q_heads / cache.kv_heads);
-      const int64_t position = args.kv_len[s] - q_len + row / args.q_heads;
-      const int64_t first = args.window > 0 ? std::max<int64_t>(0, position - args.window + 1) : 0;
-      const auto slot = [&](int64_t key) {
-        return args.block_table[s * args.block_table_stride + key / cache.block_size] * cache.block_size +
-               key % cache.block_size;
-      };
-      std::vector<double> scores;
-      for (int64_t key = first; key <= position; ++key) {
-        ReadKv(cache, slot(key), kv_head, k.data(), v.data());
-        double score = 0;
-        for (int64_t d = 0; d < dim; ++d) {
-          score +=
-              static_cast<double>(ToFloat(ToBf16(args.q[token * args.q_stride + head * dim + d]))) * k[d];
-        }
-        scores.push_back(score * args.softmax_scale);
+    for (int64_t kv_head = 0; kv_head < cache.kv_heads && q_len > 0; ++kv_head) {
+      std::vector<float> k(args.kv_len[s] * dim), v(args.kv_len[s] * dim);
+      for (int64_t key = 0; key < args.kv_len[s]; ++key) {
+        const int64_t block = args.block_table[s * args.block_table_stride + key / cache.block_size];
+        ReadKv(cache, block * cache.block_size + key % cache.block_size, kv_head, k.data() + key * dim,
+               v.data() + key * dim);
       }
-      if (args.sinks != nullptr) scores.push_back(args.sinks[head]);
-      const std::vector<double> p = Softmax(scores);
-      for (int64_t key = first; key <= position; ++key) {
-        ReadKv(cache, slot(key), kv_head, k.data(), v.data());
-        for (int64_t d = 0; d < dim; ++d)
-          out[(token * args.q_heads + head) * dim + d] += p[key - first] * v[d];
+      for (int64_t row = 0; row < q_len * group; ++row) {
+        const int64_t token = args.q_start[s] + row / group;
+        const int64_t head = kv_head * group + row % group;
+        const int64_t position = args.kv_len[s] - q_len + row / group;
+        const int64_t first = args.window > 0 ? std::max<int64_t>(0, position - args.window + 1) : 0;
+        std::vector<double> q;
+        for (int64_t d = 0; d < dim; ++d) {
+          q.push_back(ToFloat(ToBf16(args.q[token * args.q_stride + head * dim + d])));
+        }
+        std::vector<double> scores;
+        for (int64_t key = first; key <= position; ++key) {
+          double score = 0;
+          for (int64_t d = 0; d < dim; ++d) score += q[d] * k[key * dim + d];
+          scores.push_back(score * args.softmax_scale);
+        }
+        if (args.sinks != nullptr) scores.push_back(args.sinks[head]);
+        const std::vector<double> p = Softmax(scores);
+        double* sum = out.data() + (token * args.q_heads + head) * dim;
+        for (int64_t key = first; key <= position; ++key) {
+          for (int64_t d = 0; d < dim; ++d) sum[d] += p[key - first] * v[key * dim + d];
+        }
       }
     }
   }
