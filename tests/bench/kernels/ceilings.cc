@@ -18,7 +18,8 @@ constexpr size_t kChunkBytes = 256 << 10;
 constexpr size_t kSegmentBytes = 16 << 20;
 constexpr size_t kPrefetchBytes = 4096;
 constexpr int kPasses = 5;
-constexpr int64_t kRounds = 2'000'000;
+constexpr int kFlopsPasses = 200;
+constexpr int64_t kRounds = 200'000;  // a fraction of a millisecond: some run is undisturbed
 constexpr int kAccumulators = 12;
 
 // Touches every cache line of a chunk with as few instructions as possible.
@@ -84,7 +85,7 @@ __attribute__((target("avx2,fma"))) void FmaLoop256() {
 // Operations a second of all threads running loop, each of whose rounds does the given number of them.
 double LoopFlops(ThreadPool& pool, void (*loop)(), double flops_per_round) {
   double best = 0;
-  for (int pass = 0; pass < kPasses; ++pass) {
+  for (int pass = 0; pass < kFlopsPasses; ++pass) {
     const double start = MeasuredSeconds(pool);
     pool.ParallelFor(2 * pool.num_threads(), [&](int64_t) { loop(); });
     const double seconds = MeasuredSeconds(pool) - start;
