@@ -12,7 +12,8 @@ int main(int argc, char** argv) {
   const absl::StatusOr<tessera::ServerOptions> options = tessera::ParseServerOptions(
       arguments, [](const char* name) -> const char* { return std::getenv(name); });
   if (!options.ok()) {
-    std::fprintf(stderr, "%s\n\nSee tessera-server --help.\n", std::string(options.status().message()).c_str());
+    std::fprintf(stderr, "%s\n\nSee tessera-server --help.\n",
+                 std::string(options.status().message()).c_str());
     return 2;
   }
   if (options->help) {

@@ -98,23 +98,25 @@ void FlagSet::Switch(std::string name, bool* target, std::string help) {
 }
 
 void FlagSet::String(std::string name, std::string* target, std::string value_name, std::string help) {
-  Custom(std::move(name), std::move(value_name), std::move(help), *target, [target](const std::string& value) {
-    *target = value;
-    return absl::OkStatus();
-  });
+  Custom(std::move(name), std::move(value_name), std::move(help), *target,
+         [target](const std::string& value) {
+           *target = value;
+           return absl::OkStatus();
+         });
 }
 
 void FlagSet::Int(std::string name, int32_t* target, int32_t low, int32_t high, std::string help) {
-  Custom(std::move(name), "N", std::move(help), absl::StrCat(*target), [target, low, high](const std::string& value) {
-    int32_t number = 0;
-    if (!absl::SimpleAtoi(value, &number) || number < low || number > high) {
-      return Expected(value, high == std::numeric_limits<int32_t>::max()
-                                 ? absl::StrCat("a whole number, at least ", low)
-                                 : absl::StrCat("a whole number from ", low, " to ", high));
-    }
-    *target = number;
-    return absl::OkStatus();
-  });
+  Custom(std::move(name), "N", std::move(help), absl::StrCat(*target),
+         [target, low, high](const std::string& value) {
+           int32_t number = 0;
+           if (!absl::SimpleAtoi(value, &number) || number < low || number > high) {
+             return Expected(value, high == std::numeric_limits<int32_t>::max()
+                                        ? absl::StrCat("a whole number, at least ", low)
+                                        : absl::StrCat("a whole number from ", low, " to ", high));
+           }
+           *target = number;
+           return absl::OkStatus();
+         });
 }
 
 void FlagSet::Bytes(std::string name, int64_t* target, int64_t low, std::string help) {
@@ -122,7 +124,8 @@ void FlagSet::Bytes(std::string name, int64_t* target, int64_t low, std::string 
          [target, low](const std::string& value) {
            int64_t bytes = 0;
            if (!ParseBytes(value, &bytes) || bytes < low) {
-             return Expected(value, absl::StrCat("bytes, at least ", FormatBytes(low), ", such as 512M or 4G"));
+             return Expected(value,
+                             absl::StrCat("bytes, at least ", FormatBytes(low), ", such as 512M or 4G"));
            }
            *target = bytes;
            return absl::OkStatus();
@@ -130,18 +133,19 @@ void FlagSet::Bytes(std::string name, int64_t* target, int64_t low, std::string 
 }
 
 void FlagSet::Duration(std::string name, absl::Duration* target, std::string help) {
-  Custom(std::move(name), "TIME", std::move(help), absl::FormatDuration(*target), [target](const std::string& value) {
-    double seconds = 0;
-    absl::Duration duration;
-    if (absl::SimpleAtod(value, &seconds) && seconds == seconds) {
-      duration = absl::Seconds(seconds);
-    } else if (!absl::ParseDuration(value, &duration)) {
-      return Expected(value, "a time such as 30s, 250ms or inf");
-    }
-    if (duration < absl::ZeroDuration()) return Expected(value, "a time that is not negative");
-    *target = duration;
-    return absl::OkStatus();
-  });
+  Custom(std::move(name), "TIME", std::move(help), absl::FormatDuration(*target),
+         [target](const std::string& value) {
+           double seconds = 0;
+           absl::Duration duration;
+           if (absl::SimpleAtod(value, &seconds) && seconds == seconds) {
+             duration = absl::Seconds(seconds);
+           } else if (!absl::ParseDuration(value, &duration)) {
+             return Expected(value, "a time such as 30s, 250ms or inf");
+           }
+           if (duration < absl::ZeroDuration()) return Expected(value, "a time that is not negative");
+           *target = duration;
+           return absl::OkStatus();
+         });
 }
 
 const FlagSet::Flag* FlagSet::Find(const std::string& name) const {
@@ -175,18 +179,21 @@ absl::Status FlagSet::Parse(const std::vector<std::string>& arguments,
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
     if (!absl::StartsWith(argument, "--") || argument == "--") {
-      mistakes.push_back(absl::StrCat("\"", argument, "\": found an argument, expected flags (--name value) only"));
+      mistakes.push_back(
+          absl::StrCat("\"", argument, "\": found an argument, expected flags (--name value) only"));
       continue;
     }
     const size_t equals = argument.find('=');
     const bool has_value = equals != std::string::npos;
     // Underscores are what users of other programs' flags may write.
-    const std::string name = absl::StrReplaceAll(argument.substr(2, has_value ? equals - 2 : equals), {{"_", "-"}});
+    const std::string name =
+        absl::StrReplaceAll(argument.substr(2, has_value ? equals - 2 : equals), {{"_", "-"}});
     const Flag* flag = Find(name);
     if (flag == nullptr) {
       const std::string nearest = Nearest(name);
-      mistakes.push_back(absl::StrCat("--", name, ": unknown flag",
-                                      nearest.empty() ? "" : absl::StrCat("; did you mean --", nearest, "?")));
+      mistakes.push_back(
+          absl::StrCat("--", name, ": unknown flag",
+                       nearest.empty() ? "" : absl::StrCat("; did you mean --", nearest, "?")));
       // What follows is probably its value.
       if (!has_value && i + 1 < arguments.size() && !absl::StartsWith(arguments[i + 1], "--")) ++i;
       continue;

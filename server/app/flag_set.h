@@ -23,7 +23,8 @@ class FlagSet {
 
   // Flags added from here on stand under this title in the help.
   void Group(std::string title);
-  void Custom(std::string name, std::string value_name, std::string help, std::string default_text, Parser parser);
+  void Custom(std::string name, std::string value_name, std::string help, std::string default_text,
+              Parser parser);
   void Switch(std::string name, bool* target, std::string help);
   void String(std::string name, std::string* target, std::string value_name, std::string help);
   void Int(std::string name, int32_t* target, int32_t low, int32_t high, std::string help);

@@ -37,8 +37,8 @@ int64_t AvailableMemory() {
   return std::min(available, std::max<int64_t>(limit - used, 0));
 }
 
-absl::StatusOr<int32_t> KvBlocks(const ServerOptions& options, const BackendInfo& backend, int32_t max_context,
-                                 int64_t available) {
+absl::StatusOr<int32_t> KvBlocks(const ServerOptions& options, const BackendInfo& backend,
+                                 int32_t max_context, int64_t available) {
   const int64_t block_bytes = std::max<int64_t>(backend.kv_bytes_per_token, 1) * options.block_size;
   const int64_t blocks_per_sequence = (int64_t{max_context} + options.block_size - 1) / options.block_size;
   // One sequence more than can run, so that prefixes stay cached when all are as long as they can be.
@@ -46,16 +46,17 @@ absl::StatusOr<int32_t> KvBlocks(const ServerOptions& options, const BackendInfo
                                          std::numeric_limits<int32_t>::max() / options.block_size);
   if (options.kv_blocks > 0) {
     if (options.kv_blocks > std::numeric_limits<int32_t>::max() / options.block_size) {
-      return absl::InvalidArgumentError(absl::StrCat("--kv-blocks: found ", options.kv_blocks, ", expected at most ",
-                                                     std::numeric_limits<int32_t>::max() / options.block_size));
+      return absl::InvalidArgumentError(
+          absl::StrCat("--kv-blocks: found ", options.kv_blocks, ", expected at most ",
+                       std::numeric_limits<int32_t>::max() / options.block_size));
     }
     return options.kv_blocks;
   }
   if (options.kv_cache_bytes > 0) {
     if (options.kv_cache_bytes < block_bytes) {
-      return absl::InvalidArgumentError(absl::StrCat("--kv-cache-bytes: found ", options.kv_cache_bytes,
-                                                     ", expected at least ", block_bytes, ", which one block of ",
-                                                     options.block_size, " tokens takes"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("--kv-cache-bytes: found ", options.kv_cache_bytes, ", expected at least ",
+                       block_bytes, ", which one block of ", options.block_size, " tokens takes"));
     }
     return static_cast<int32_t>(std::min(options.kv_cache_bytes / block_bytes, most));
   }

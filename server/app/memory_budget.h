@@ -17,8 +17,8 @@ int64_t AvailableMemory();
 // tenths, with `available` the device memory that is free), and never more than
 // `max_running` sequences of `max_context` tokens can hold. INVALID_ARGUMENT or RESOURCE_EXHAUSTED with the numbers if
 // that is too few for even one block.
-absl::StatusOr<int32_t> KvBlocks(const ServerOptions& options, const BackendInfo& backend, int32_t max_context,
-                                 int64_t available);
+absl::StatusOr<int32_t> KvBlocks(const ServerOptions& options, const BackendInfo& backend,
+                                 int32_t max_context, int64_t available);
 
 }  // namespace tessera
 

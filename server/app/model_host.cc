@@ -60,7 +60,8 @@ absl::StatusOr<int64_t> MemoryForCache(const std::string& device) {
   return AvailableMemory();
 }
 
-absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const ServerOptions& options, const Checkpoint& checkpoint,
+absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const ServerOptions& options,
+                                                     const Checkpoint& checkpoint,
                                                      const Tokenizer* tokenizer) {
   if (options.device == "null") {
     NullBackendConfig config;
@@ -73,8 +74,8 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const ServerOptions& option
   const auto log_progress = [&last](const LoadProgress& progress) {
     if (absl::Now() - last < absl::Seconds(2) || progress.bytes_total == 0) return;
     last = absl::Now();
-    LogInfo("loading weights", {{"percent", 100 * progress.bytes_done / progress.bytes_total},
-                                {"bytes", progress.bytes_total}});
+    LogInfo("loading weights",
+            {{"percent", 100 * progress.bytes_done / progress.bytes_total}, {"bytes", progress.bytes_total}});
   };
   if (ChooseDevice(options.device) == "cuda") {
 #ifdef TESSERA_CUDA
@@ -84,7 +85,8 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const ServerOptions& option
     return CreateCudaBackend(checkpoint, std::move(cuda));
 #else
     return absl::FailedPreconditionError(
-        "--device: found cuda, but this build has no CUDA kernels (nvcc was not found); expected cpu, null or auto");
+        "--device: found cuda, but this build has no CUDA kernels (nvcc was not found); expected cpu, null "
+        "or auto");
 #endif
   }
   CpuBackendOptions cpu;
@@ -191,6 +193,9 @@ absl::StatusOr<LoadedModel> LoadModel(const ServerOptions& options, Metrics* met
     directory = *bundled_directory;
   }
   std::error_code ignored;
+  if (!fs::is_directory(directory, ignored)) {
+    return absl::NotFoundError(absl::StrCat("--model: ", directory, ": no such directory"));
+  }
   const bool bundled = bundled_directory.ok() && fs::equivalent(directory, *bundled_directory, ignored);
 
   // The tokenizer's files and the weights are read side by side, but for the null backend, which looks at the tokens.
@@ -228,7 +233,8 @@ absl::StatusOr<LoadedModel> LoadModel(const ServerOptions& options, Metrics* met
   if (!available.ok()) return available.status();
   absl::StatusOr<int32_t> blocks = KvBlocks(options, backend_info, *max_context, *available);
   if (!blocks.ok()) return blocks.status();
-  if (absl::Status status = (*backend)->AllocateKvCache({*blocks, options.block_size}); !status.ok()) return status;
+  if (absl::Status status = (*backend)->AllocateKvCache({*blocks, options.block_size}); !status.ok())
+    return status;
   const int64_t cache_tokens = int64_t{*blocks} * options.block_size;
   if (cache_tokens < *max_context) {
     LogWarning("the key-value cache is smaller than the context, which is cut to it",
@@ -266,7 +272,8 @@ absl::StatusOr<LoadedModel> LoadModel(const ServerOptions& options, Metrics* met
   config.watchdog_timeout = options.watchdog_timeout;
   config.eos_token_ids = (*checkpoint)->spec().eos_token_ids;
   if (tokenizer != nullptr) {
-    config.eos_token_ids.insert(config.eos_token_ids.end(), tokenizer->eos_ids().begin(), tokenizer->eos_ids().end());
+    config.eos_token_ids.insert(config.eos_token_ids.end(), tokenizer->eos_ids().begin(),
+                                tokenizer->eos_ids().end());
   }
   std::sort(config.eos_token_ids.begin(), config.eos_token_ids.end());
   config.eos_token_ids.erase(std::unique(config.eos_token_ids.begin(), config.eos_token_ids.end()),
@@ -280,7 +287,8 @@ absl::StatusOr<LoadedModel> LoadModel(const ServerOptions& options, Metrics* met
   labels.architecture = out.served.info.architecture();
   labels.weight_formats = absl::StrJoin(out.served.info.weight_formats(), ",");
   metrics->SetLabels(std::move(labels));
-  out.engine = std::make_unique<Engine>(std::move(config), *std::move(backend), std::move(tokenizer), metrics);
+  out.engine =
+      std::make_unique<Engine>(std::move(config), *std::move(backend), std::move(tokenizer), metrics);
   return out;
 }
 

@@ -24,6 +24,7 @@
 #include "server/app/signals.h"
 #include "server/logging/logging.h"
 #include "server/metrics/metrics_endpoint.h"
+#include "server/rpc/listen_address.h"
 #include "server/rpc/rpc_server.h"
 
 namespace tessera {
@@ -89,7 +90,8 @@ absl::StatusOr<RpcServerOptions> MakeRpcOptions(const ServerOptions& options) {
   out.tls = {options.tls_cert, options.tls_key, options.tls_client_ca};
   if (!options.api_key_file.empty()) {
     absl::StatusOr<ApiKeys> keys = ApiKeys::Load(options.api_key_file);
-    if (!keys.ok()) return absl::Status(keys.status().code(), absl::StrCat("--api-key-file: ", keys.status().message()));
+    if (!keys.ok())
+      return absl::Status(keys.status().code(), absl::StrCat("--api-key-file: ", keys.status().message()));
     out.api_keys = *std::move(keys);
     if (!out.tls.enabled() && !IsLoopback(options.listen)) {
       LogWarning("API keys travel in the clear without TLS: set --tls-cert and --tls-key");
@@ -108,7 +110,8 @@ absl::StatusOr<RpcServerOptions> MakeRpcOptions(const ServerOptions& options) {
 }
 
 absl::Status Run(const ServerOptions& options, absl::Time process_start, Signals* signals) {
-  absl::StatusOr<std::unique_ptr<Metrics>> metrics = Metrics::Create({{.version = TESSERA_VERSION}, options.latency_buckets});
+  absl::StatusOr<std::unique_ptr<Metrics>> metrics =
+      Metrics::Create({{.version = TESSERA_VERSION}, options.latency_buckets});
   if (!metrics.ok()) return metrics.status();
   absl::StatusOr<RpcServerOptions> rpc_options = MakeRpcOptions(options);
   if (!rpc_options.ok()) return rpc_options.status();
@@ -120,10 +123,15 @@ absl::Status Run(const ServerOptions& options, absl::Time process_start, Signals
   if (!rpc.ok()) return rpc.status();
   std::unique_ptr<MetricsEndpoint> endpoint;
   if (!options.metrics.empty()) {
-    absl::StatusOr<std::unique_ptr<MetricsEndpoint>> started = MetricsEndpoint::Start(
-        options.metrics, metrics->get(),
-        {[server = rpc->get()] { return server->ready(); }, [server = rpc->get()] { return server->alive(); }});
-    if (!started.ok()) return absl::Status(started.status().code(), absl::StrCat("--metrics: ", started.status().message()));
+    // civetweb does not say why it can't listen.
+    if (absl::Status status = CheckCanListen(options.metrics); !status.ok()) {
+      return absl::Status(status.code(), absl::StrCat("--metrics: ", status.message()));
+    }
+    absl::StatusOr<std::unique_ptr<MetricsEndpoint>> started =
+        MetricsEndpoint::Start(options.metrics, metrics->get(),
+                               {[server = rpc->get()] { return server->ready(); },
+                                [server = rpc->get()] { return server->alive(); }});
+    if (!started.ok()) return started.status();
     endpoint = *std::move(started);
   }
 
@@ -133,15 +141,16 @@ absl::Status Run(const ServerOptions& options, absl::Time process_start, Signals
   const std::string name = model.served.info.name();
   const BackendInfo device = model.engine->backend_info();
   const SchedulerConfig scheduler = model.engine->config().scheduler;
-  LogInfo("model loaded", {{"model", name},
-                           {"architecture", model.served.info.architecture()},
-                           {"parameters", model.served.info.num_parameters()},
-                           {"weight_bytes", device.weight_bytes},
-                           {"device", device.device},
-                           {"device_description", device.device_description},
-                           {"context", model.served.info.max_context()},
-                           {"kv_blocks", scheduler.num_blocks},
-                           {"kv_bytes", device.kv_bytes_per_token * scheduler.num_blocks * scheduler.block_size}});
+  LogInfo("model loaded",
+          {{"model", name},
+           {"architecture", model.served.info.architecture()},
+           {"parameters", model.served.info.num_parameters()},
+           {"weight_bytes", device.weight_bytes},
+           {"device", device.device},
+           {"device_description", device.device_description},
+           {"context", model.served.info.max_context()},
+           {"kv_blocks", scheduler.num_blocks},
+           {"kv_bytes", device.kv_bytes_per_token * scheduler.num_blocks * scheduler.block_size}});
   model.engine->Start();
   signals->ExpectSignals();
   (*rpc)->Serve(std::move(model.served), model.engine.get());
@@ -154,8 +163,9 @@ absl::Status Run(const ServerOptions& options, absl::Time process_start, Signals
     if (!status.ok()) return status;
   }
   const std::string metrics_address =
-      endpoint == nullptr ? ""
-                          : absl::StrCat(options.metrics.substr(0, options.metrics.rfind(':')), ":", endpoint->port());
+      endpoint == nullptr
+          ? ""
+          : absl::StrCat(options.metrics.substr(0, options.metrics.rfind(':')), ":", endpoint->port());
   std::printf("serving %s on %s%s, ready in %lld ms\n", name.c_str(), (*rpc)->address().c_str(),
               metrics_address.empty() ? "" : absl::StrCat(" (metrics ", metrics_address, "/metrics)").c_str(),
               static_cast<long long>(absl::ToInt64Milliseconds(startup)));

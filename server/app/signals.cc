@@ -45,7 +45,8 @@ void Signals::ExpectSignals() {
 
 int Signals::WaitForSignal() {
   absl::MutexLock lock(&mu_);
-  mu_.Await(absl::Condition(+[](int* signal) { return *signal != 0; }, &signal_));
+  mu_.Await(absl::Condition(
+      +[](int* signal) { return *signal != 0; }, &signal_));
   return signal_;
 }
 
@@ -60,7 +61,8 @@ void Signals::Run() {
       continue;
     }
     if (!expected_ || signal_ != 0) {
-      LogWarning(expected_ ? "a second signal: exiting at once" : "stopped while starting", {{"signal", number}});
+      LogWarning(expected_ ? "a second signal: exiting at once" : "stopped while starting",
+                 {{"signal", number}});
       _exit(128 + number);
     }
     signal_ = number;

@@ -63,8 +63,9 @@ Json ToJson(const LogField& field) {
 
 std::string FieldText(const LogField& field) {
   if (const std::string* text = std::get_if<std::string>(&field.value)) {
-    const bool plain = !text->empty() && text->find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                                                 "0123456789-_.:/+,") == std::string::npos;
+    const bool plain = !text->empty() && text->find_first_not_of(
+                                             "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                             "0123456789-_.:/+,") == std::string::npos;
     return plain ? *text : Quote(*text);
   }
   return ToJson(field).dump();
@@ -104,7 +105,8 @@ class Formatter : public spdlog::formatter {
 }  // namespace
 
 void InitLogging(LogLevel level, LogFormat format) {
-  auto logger = std::make_shared<spdlog::logger>("tessera", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto logger =
+      std::make_shared<spdlog::logger>("tessera", std::make_shared<spdlog::sinks::stderr_sink_mt>());
   logger->set_formatter(std::make_unique<Formatter>(format));
   logger->set_level(ToSpdlog(level));
   logger->flush_on(spdlog::level::trace);

@@ -73,9 +73,10 @@ class Metrics::Impl : public prometheus::Collectable {
       if (definition.kind == MetricKind::kCounter) {
         series.counters.reset(new std::atomic<uint64_t>[series.labels.size()]());
       } else if (definition.kind == MetricKind::kHistogram) {
-        const std::vector<double> bounds = definition.buckets == BucketSet::kLatency && !latency_buckets.empty()
-                                               ? latency_buckets
-                                               : BucketBounds(definition.buckets);
+        const std::vector<double> bounds =
+            definition.buckets == BucketSet::kLatency && !latency_buckets.empty()
+                ? latency_buckets
+                : BucketBounds(definition.buckets);
         for (size_t i = 0; i < series.labels.size(); ++i) {
           series.histograms.push_back(std::make_unique<AtomicHistogram>(bounds));
         }
@@ -167,8 +168,9 @@ class Metrics::Impl : public prometheus::Collectable {
     add(MetricId::kRunning, {{{}, static_cast<double>(values.running)}});
     add(MetricId::kWaiting, {{{}, static_cast<double>(values.waiting)}});
     add(MetricId::kKvCacheUsage, {{{}, total > 0 ? used / total : 0.0}});
-    add(MetricId::kKvCacheBlocks,
-        {{{{"state", "used"}}, used}, {{{"state", "cached"}}, cached}, {{{"state", "free"}}, total - used - cached}});
+    add(MetricId::kKvCacheBlocks, {{{{"state", "used"}}, used},
+                                   {{{"state", "cached"}}, cached},
+                                   {{{"state", "free"}}, total - used - cached}});
     add(MetricId::kHealthy, {{{}, values.healthy ? 1.0 : 0.0}});
     add(MetricId::kDraining, {{{}, values.draining ? 1.0 : 0.0}});
     std::vector<std::pair<Labels, double>> startup;
@@ -209,7 +211,9 @@ absl::StatusOr<std::unique_ptr<Metrics>> Metrics::Create(Options options) {
 
 void Metrics::SetLabels(MetricsLabels labels) { impl_->SetLabels(std::move(labels)); }
 
-void Metrics::SetGaugeSource(std::function<GaugeValues()> source) { impl_->SetGaugeSource(std::move(source)); }
+void Metrics::SetGaugeSource(std::function<GaugeValues()> source) {
+  impl_->SetGaugeSource(std::move(source));
+}
 
 void Metrics::OnRequestAccepted(RequestRecord::Kind kind, int32_t prompt_tokens) {
   impl_->Add(MetricId::kRequestsAccepted, 1, static_cast<size_t>(kind));
@@ -248,7 +252,8 @@ void Metrics::OnRequestFinished(const RequestRecord& record) {
 }
 
 void Metrics::OnRequestRejected(const std::string& code) {
-  impl_->Add(MetricId::kRequestsRejected, 1, ValueIndex(Definition(MetricId::kRequestsRejected).labels[0], code));
+  impl_->Add(MetricId::kRequestsRejected, 1,
+             ValueIndex(Definition(MetricId::kRequestsRejected).labels[0], code));
 }
 
 void Metrics::OnStep(const StepRecord& record) {

@@ -27,10 +27,10 @@ struct RequestRecord {
   int32_t max_tokens = 0;
   int32_t n = 1;
   int32_t preemptions = 0;
-  absl::Duration queue;                  // arrival to first step; total if it was never in one
+  absl::Duration queue;                   // arrival to first step; total if it was never in one
   std::optional<absl::Duration> prefill;  // first step to first token
   std::optional<absl::Duration> decode;   // first token to last
-  absl::Duration total;                  // arrival to end
+  absl::Duration total;                   // arrival to end
 };
 
 // Counted of one engine step.

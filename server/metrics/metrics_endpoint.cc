@@ -17,9 +17,9 @@ constexpr char kTextFormat[] = "text/plain; version=0.0.4; charset=utf-8";
 
 int Reply(mg_connection* connection, const char* status, const char* content_type, const std::string& body) {
   const bool head = std::string(mg_get_request_info(connection)->request_method) == "HEAD";
-  const std::string header =
-      absl::StrCat("HTTP/1.1 ", status, "\r\nContent-Type: ", content_type, "\r\nContent-Length: ", body.size(),
-                   "\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n");
+  const std::string header = absl::StrCat("HTTP/1.1 ", status, "\r\nContent-Type: ", content_type,
+                                          "\r\nContent-Length: ", body.size(),
+                                          "\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n");
   mg_disable_keep_alive(connection);
   mg_write(connection, header.data(), header.size());
   if (!head) mg_write(connection, body.data(), body.size());
@@ -58,15 +58,16 @@ std::string HostToReach(const std::string& address) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(const std::string& address,
-                                                                        const Metrics* metrics, Probes probes) {
+                                                                        const Metrics* metrics,
+                                                                        Probes probes) {
   std::unique_ptr<MetricsEndpoint> endpoint(new MetricsEndpoint(metrics, std::move(probes)));
   static const bool initialised = mg_init_library(0) == 0;
   (void)initialised;
   mg_callbacks callbacks = {};
   callbacks.log_message = DropMessage;
   callbacks.log_access = DropMessage;
-  const char* options[] = {"listening_ports", address.c_str(), "num_threads", "2",
-                           "request_timeout_ms", "10000", nullptr};
+  const char* options[] = {"listening_ports",    address.c_str(), "num_threads", "2",
+                           "request_timeout_ms", "10000",         nullptr};
   mg_init_data init = {&callbacks, endpoint.get(), options};
   std::array<char, 256> text = {};
   unsigned code = 0;

@@ -28,8 +28,8 @@ class MetricsEndpoint {
 
   // Listens on `address`, HOST:PORT or [IPV6]:PORT, port 0 for any free one. UNAVAILABLE naming address and cause if
   // it can't. `metrics` must outlive the endpoint.
-  static absl::StatusOr<std::unique_ptr<MetricsEndpoint>> Start(const std::string& address, const Metrics* metrics,
-                                                                Probes probes);
+  static absl::StatusOr<std::unique_ptr<MetricsEndpoint>> Start(const std::string& address,
+                                                                const Metrics* metrics, Probes probes);
   ~MetricsEndpoint();
   MetricsEndpoint(const MetricsEndpoint&) = delete;
   MetricsEndpoint& operator=(const MetricsEndpoint&) = delete;

@@ -47,12 +47,14 @@ absl::Status ApiKeys::Check(absl::string_view authorization) const {
   if (!required()) return absl::OkStatus();
   constexpr absl::string_view kScheme = "bearer ";
   if (!absl::StartsWithIgnoreCase(authorization, kScheme)) {
-    return absl::UnauthenticatedError("this server requires a key: send metadata `authorization: Bearer KEY`");
+    return absl::UnauthenticatedError(
+        "this server requires a key: send metadata `authorization: Bearer KEY`");
   }
   authorization.remove_prefix(kScheme.size());
   bool found = false;
   for (const std::string& key : keys_) found |= EqualInConstantTime(key, authorization);
-  return found ? absl::OkStatus() : absl::UnauthenticatedError("the key in metadata `authorization` is not known");
+  return found ? absl::OkStatus()
+               : absl::UnauthenticatedError("the key in metadata `authorization` is not known");
 }
 
 }  // namespace tessera

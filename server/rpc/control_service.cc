@@ -26,15 +26,16 @@ grpc::ServerUnaryReactor* ControlService::GetModelInfo(grpc::CallbackServerConte
 }
 
 grpc::ServerUnaryReactor* ControlService::GetServerInfo(grpc::CallbackServerContext* context,
-                                                        const v1::GetServerInfoRequest*, v1::ServerInfo* response) {
+                                                        const v1::GetServerInfoRequest*,
+                                                        v1::ServerInfo* response) {
   if (absl::Status status = rpc_->Authenticate(*context); !status.ok()) return FinishWith(context, status);
   response->set_version(rpc_->options().version);
   response->set_max_request_bytes(rpc_->options().max_request_bytes);
   response->set_state(ServerStateName(rpc_->state()));
   const absl::Duration uptime = absl::Now() - rpc_->start_time();
   response->mutable_uptime()->set_seconds(absl::ToInt64Seconds(uptime));
-  response->mutable_uptime()->set_nanos(
-      static_cast<int32_t>(absl::ToInt64Nanoseconds(absl::Trunc(uptime, absl::Nanoseconds(1)) % absl::Seconds(1))));
+  response->mutable_uptime()->set_nanos(static_cast<int32_t>(
+      absl::ToInt64Nanoseconds(absl::Trunc(uptime, absl::Nanoseconds(1)) % absl::Seconds(1))));
   if (const Serving* serving = rpc_->serving()) {
     const BackendInfo& backend = serving->engine->backend_info();
     const EngineConfig& config = serving->engine->config();
@@ -50,19 +51,21 @@ grpc::ServerUnaryReactor* ControlService::GetServerInfo(grpc::CallbackServerCont
   return FinishWith(context, absl::OkStatus());
 }
 
-grpc::ServerUnaryReactor* ControlService::GetLoad(grpc::CallbackServerContext* context, const v1::GetLoadRequest*,
-                                                  v1::Load* response) {
+grpc::ServerUnaryReactor* ControlService::GetLoad(grpc::CallbackServerContext* context,
+                                                  const v1::GetLoadRequest*, v1::Load* response) {
   absl::Status status = rpc_->Authenticate(*context);
   return FinishWith(context, status.ok() ? Load(response) : status);
 }
 
 grpc::ServerUnaryReactor* ControlService::Abort(grpc::CallbackServerContext* context,
-                                                const v1::AbortRequest* request, v1::AbortResponse* response) {
+                                                const v1::AbortRequest* request,
+                                                v1::AbortResponse* response) {
   absl::Status status = rpc_->Authenticate(*context);
   return FinishWith(context, status.ok() ? Abort(*request, response) : status);
 }
 
-absl::Status ControlService::ModelInfo(const v1::GetModelInfoRequest& request, v1::ModelInfo* response) const {
+absl::Status ControlService::ModelInfo(const v1::GetModelInfoRequest& request,
+                                       v1::ModelInfo* response) const {
   absl::StatusOr<const Serving*> serving = rpc_->Loaded();
   if (!serving.ok()) return serving.status();
   if (absl::Status status = CheckModelName(request.model(), (*serving)->model); !status.ok()) return status;

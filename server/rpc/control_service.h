@@ -12,9 +12,11 @@ class ControlService final : public v1::Control::CallbackService {
   explicit ControlService(RpcContext* rpc) : rpc_(rpc) {}
 
   grpc::ServerUnaryReactor* GetModelInfo(grpc::CallbackServerContext* context,
-                                         const v1::GetModelInfoRequest* request, v1::ModelInfo* response) override;
+                                         const v1::GetModelInfoRequest* request,
+                                         v1::ModelInfo* response) override;
   grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
-                                          const v1::GetServerInfoRequest* request, v1::ServerInfo* response) override;
+                                          const v1::GetServerInfoRequest* request,
+                                          v1::ServerInfo* response) override;
   grpc::ServerUnaryReactor* GetLoad(grpc::CallbackServerContext* context, const v1::GetLoadRequest* request,
                                     v1::Load* response) override;
   grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context, const v1::AbortRequest* request,

@@ -91,7 +91,8 @@ void ToProto(const OutputFinished& finished, v1::Finished* out) {
       break;
   }
   if (!finished.error.ok()) {
-    out->set_error(absl::StrCat(absl::StatusCodeToString(finished.error.code()), ": ", finished.error.message()));
+    out->set_error(
+        absl::StrCat(absl::StatusCodeToString(finished.error.code()), ": ", finished.error.message()));
   }
 }
 

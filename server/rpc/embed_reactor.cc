@@ -15,8 +15,8 @@ EmbedReactor* EmbedReactor::Start(RpcContext* rpc, grpc::CallbackServerContext* 
   return reactor.get();
 }
 
-EmbedReactor::EmbedReactor(RpcContext* rpc, grpc::CallbackServerContext* context, const v1::EmbedRequest* request,
-                           v1::EmbedResponse* response)
+EmbedReactor::EmbedReactor(RpcContext* rpc, grpc::CallbackServerContext* context,
+                           const v1::EmbedRequest* request, v1::EmbedResponse* response)
     : InferenceCall(rpc, context, "Embed"), request_(request), response_(response) {}
 
 absl::Status EmbedReactor::Prepare() {

@@ -13,8 +13,8 @@ namespace tessera {
 class EmbedReactor final : public grpc::ServerUnaryReactor, public InferenceCall {
  public:
   // Owns itself until OnDone.
-  static EmbedReactor* Start(RpcContext* rpc, grpc::CallbackServerContext* context, const v1::EmbedRequest* request,
-                             v1::EmbedResponse* response);
+  static EmbedReactor* Start(RpcContext* rpc, grpc::CallbackServerContext* context,
+                             const v1::EmbedRequest* request, v1::EmbedResponse* response);
 
   EmbedReactor(RpcContext* rpc, grpc::CallbackServerContext* context, const v1::EmbedRequest* request,
                v1::EmbedResponse* response);

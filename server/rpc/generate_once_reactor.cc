@@ -19,7 +19,8 @@ GenerateOnceReactor* GenerateOnceReactor::Start(RpcContext* rpc, grpc::CallbackS
 }
 
 GenerateOnceReactor::GenerateOnceReactor(RpcContext* rpc, grpc::CallbackServerContext* context,
-                                         const v1::GenerateRequest* request, v1::GenerateOnceResponse* response)
+                                         const v1::GenerateRequest* request,
+                                         v1::GenerateOnceResponse* response)
     : InferenceCall(rpc, context, "GenerateOnce"), request_(request), response_(response) {}
 
 absl::Status GenerateOnceReactor::Prepare() {
@@ -86,7 +87,8 @@ void GenerateOnceReactor::Gather(RequestEvent event) {
     ToProto(*finished, response_->mutable_outputs(finished->index)->mutable_finished());
     absl::StrAppend(&reasons_, reasons_.empty() ? "" : ",", FinishReasonName(finished->reason));
     if (finished->reason == FinishReason::kError && error_.ok()) {
-      error_ = finished->error.ok() ? absl::InternalError("the engine failed on this request") : finished->error;
+      error_ =
+          finished->error.ok() ? absl::InternalError("the engine failed on this request") : finished->error;
     }
     if (finished->usage) {
       usage_ = *finished->usage;

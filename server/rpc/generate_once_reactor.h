@@ -16,8 +16,8 @@ class GenerateOnceReactor final : public grpc::ServerUnaryReactor, public Infere
   static GenerateOnceReactor* Start(RpcContext* rpc, grpc::CallbackServerContext* context,
                                     const v1::GenerateRequest* request, v1::GenerateOnceResponse* response);
 
-  GenerateOnceReactor(RpcContext* rpc, grpc::CallbackServerContext* context, const v1::GenerateRequest* request,
-                      v1::GenerateOnceResponse* response);
+  GenerateOnceReactor(RpcContext* rpc, grpc::CallbackServerContext* context,
+                      const v1::GenerateRequest* request, v1::GenerateOnceResponse* response);
 
   void OnCancel() override { Cancel(); }
   void OnDone() override { Release(); }

@@ -19,7 +19,9 @@ GenerateReactor* GenerateReactor::Start(RpcContext* rpc, grpc::CallbackServerCon
 
 GenerateReactor::GenerateReactor(RpcContext* rpc, grpc::CallbackServerContext* context,
                                  const v1::GenerateRequest* request)
-    : InferenceCall(rpc, context, "Generate"), request_(request), return_token_ids_(request->return_token_ids()) {}
+    : InferenceCall(rpc, context, "Generate"),
+      request_(request),
+      return_token_ids_(request->return_token_ids()) {}
 
 absl::Status GenerateReactor::Prepare() {
   absl::StatusOr<GenerateSpec> spec = MakeGenerateSpec(*request_, request_id(), serving().model, arrival());

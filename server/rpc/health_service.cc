@@ -118,7 +118,8 @@ void HealthService::SetState(ServerState state) {
   if (state_ == state) return;
   state_ = state;
   // Under the lock, so that two changes reach each watcher in order. StartWrite does not call back on this thread.
-  for (const std::shared_ptr<WatchReactor>& watcher : watchers_) watcher->Send(StatusOf(watcher->name(), state));
+  for (const std::shared_ptr<WatchReactor>& watcher : watchers_)
+    watcher->Send(StatusOf(watcher->name(), state));
 }
 
 void HealthService::Shutdown() {
@@ -132,7 +133,8 @@ void HealthService::Shutdown() {
 }
 
 grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* context,
-                                               const HealthCheckRequest* request, HealthCheckResponse* response) {
+                                               const HealthCheckRequest* request,
+                                               HealthCheckResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   absl::MutexLock lock(&mu_);
   const Status status = StatusOf(request->service(), state_);

@@ -23,7 +23,8 @@ void InferenceCall::Begin(const std::string& field) {
   if (violations.empty()) {
     arriving_ = rpc_->arriving().Add(request_id_.id);
     if (!arriving_) {
-      return Refuse(absl::AlreadyExistsError("a request with the id " + Quoted(request_id_.id) + " is running"));
+      return Refuse(
+          absl::AlreadyExistsError("a request with the id " + Quoted(request_id_.id) + " is running"));
     }
   }
   if (!rpc_->tokenizers().TrySubmit([self = self_] { self->RunPrepare(); })) {
@@ -43,10 +44,9 @@ void InferenceCall::RunPrepare() {
 absl::Status InferenceCall::Enter(const Submit& submit) {
   // The engine may keep its callback as long as the stream lives, and this call holds the stream: a strong reference
   // would be a cycle.
-  absl::StatusOr<std::shared_ptr<RequestStream>> stream =
-      submit([weak = weak_from_this()] {
-        if (std::shared_ptr<InferenceCall> call = weak.lock()) call->Signal();
-      });
+  absl::StatusOr<std::shared_ptr<RequestStream>> stream = submit([weak = weak_from_this()] {
+    if (std::shared_ptr<InferenceCall> call = weak.lock()) call->Signal();
+  });
   if (absl::IsResourceExhausted(stream.status())) return WithPushback(stream.status());
   if (!stream.ok()) return stream.status();
   bool gone = false;
@@ -72,7 +72,8 @@ void InferenceCall::Cancel() {
 }
 
 void InferenceCall::Release() {
-  std::shared_ptr<InferenceCall> last = std::move(self_);  // destroys *this when it goes, unless a task holds on
+  std::shared_ptr<InferenceCall> last =
+      std::move(self_);  // destroys *this when it goes, unless a task holds on
 }
 
 std::vector<RequestEvent> InferenceCall::TakeEvents(bool* ended) {

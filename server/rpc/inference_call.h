@@ -39,7 +39,8 @@ class InferenceCall : public std::enable_shared_from_this<InferenceCall> {
   void Release();
 
   // Submits to the engine with the callback given, and returns the request's stream. Not called on callback threads.
-  using Submit = std::function<absl::StatusOr<std::shared_ptr<RequestStream>>(std::function<void()> on_ready)>;
+  using Submit =
+      std::function<absl::StatusOr<std::shared_ptr<RequestStream>>(std::function<void()> on_ready)>;
   // For Prepare: enters the engine. The call's stream is set when this returns OK.
   absl::Status Enter(const Submit& submit);
 

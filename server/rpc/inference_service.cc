@@ -25,12 +25,11 @@ grpc::ServerUnaryReactor* RunOnTokenizer(RpcContext* rpc, grpc::CallbackServerCo
     if (loaded.ok()) serving = *loaded;
   }
   if (status.ok()) {
-    const bool queued =
-        rpc->tokenizers().TrySubmit([context, reactor, request, response, serving, handle] {
-          absl::StatusOr<Response> answer = handle(*request, serving->model);
-          if (answer.ok()) *response = *std::move(answer);
-          reactor->Finish(ToGrpcStatus(answer.status()));
-        });
+    const bool queued = rpc->tokenizers().TrySubmit([context, reactor, request, response, serving, handle] {
+      absl::StatusOr<Response> answer = handle(*request, serving->model);
+      if (answer.ok()) *response = *std::move(answer);
+      reactor->Finish(ToGrpcStatus(answer.status()));
+    });
     if (queued) return reactor;
     status = WithPushback(absl::ResourceExhaustedError("too many requests wait to be tokenised"));
   }
@@ -40,8 +39,8 @@ grpc::ServerUnaryReactor* RunOnTokenizer(RpcContext* rpc, grpc::CallbackServerCo
 
 }  // namespace
 
-grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(grpc::CallbackServerContext* context,
-                                                                           const v1::GenerateRequest* request) {
+grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
+    grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
   return GenerateReactor::Start(rpc_, context, request);
 }
 
@@ -52,7 +51,8 @@ grpc::ServerUnaryReactor* InferenceService::GenerateOnce(grpc::CallbackServerCon
 }
 
 grpc::ServerUnaryReactor* InferenceService::Embed(grpc::CallbackServerContext* context,
-                                                  const v1::EmbedRequest* request, v1::EmbedResponse* response) {
+                                                  const v1::EmbedRequest* request,
+                                                  v1::EmbedResponse* response) {
   return EmbedReactor::Start(rpc_, context, request, response);
 }
 

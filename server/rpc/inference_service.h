@@ -13,13 +13,15 @@ class InferenceService final : public v1::Inference::CallbackService {
 
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(grpc::CallbackServerContext* context,
                                                            const v1::GenerateRequest* request) override;
-  grpc::ServerUnaryReactor* GenerateOnce(grpc::CallbackServerContext* context, const v1::GenerateRequest* request,
+  grpc::ServerUnaryReactor* GenerateOnce(grpc::CallbackServerContext* context,
+                                         const v1::GenerateRequest* request,
                                          v1::GenerateOnceResponse* response) override;
   grpc::ServerUnaryReactor* Embed(grpc::CallbackServerContext* context, const v1::EmbedRequest* request,
                                   v1::EmbedResponse* response) override;
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context, const v1::TokenizeRequest* request,
                                      v1::TokenizeResponse* response) override;
-  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context, const v1::DetokenizeRequest* request,
+  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
+                                       const v1::DetokenizeRequest* request,
                                        v1::DetokenizeResponse* response) override;
 
  private:

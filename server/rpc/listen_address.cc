@@ -16,7 +16,8 @@ namespace tessera {
 
 absl::StatusOr<HostPort> ParseHostPort(const std::string& address) {
   auto wrong = [&address](const char* why) {
-    return absl::InvalidArgumentError(absl::StrCat("found \"", address, "\", expected HOST:PORT or [IPV6]:PORT: ", why));
+    return absl::InvalidArgumentError(
+        absl::StrCat("found \"", address, "\", expected HOST:PORT or [IPV6]:PORT: ", why));
   };
   const size_t colon = address.rfind(':');
   if (colon == std::string::npos) return wrong("there is no port");
@@ -30,7 +31,8 @@ absl::StatusOr<HostPort> ParseHostPort(const std::string& address) {
   if (out.host.empty()) return wrong("there is no host (0.0.0.0 and [::] stand for all)");
   const std::string port = address.substr(colon + 1);
   const bool digits = !port.empty() && port.find_first_not_of("0123456789") == std::string::npos;
-  if (!digits || !absl::SimpleAtoi(port, &out.port) || out.port > 65535) return wrong("the port is 0 to 65535");
+  if (!digits || !absl::SimpleAtoi(port, &out.port) || out.port > 65535)
+    return wrong("the port is 0 to 65535");
   return out;
 }
 

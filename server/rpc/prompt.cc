@@ -15,7 +15,8 @@ constexpr size_t kMaxTemplateVariablesBytes = 65536;
 constexpr int64_t kMaxBytesPerToken = 1024;
 constexpr int kMaxIdsNamed = 3;
 
-void CheckText(const std::string& text, const std::string& path, const ServedModel& model, Violations* violations) {
+void CheckText(const std::string& text, const std::string& path, const ServedModel& model,
+               Violations* violations) {
   const int64_t limit = kMaxBytesPerToken * model.info.max_context();
   if (static_cast<int64_t>(text.size()) > limit) {
     violations->Add(path, absl::StrCat("found ", text.size(), " bytes, expected at most ", limit, " (",
@@ -23,7 +24,8 @@ void CheckText(const std::string& text, const std::string& path, const ServedMod
   }
 }
 
-void CheckChat(const v1::Chat& chat, const std::string& path, const ServedModel& model, Violations* violations) {
+void CheckChat(const v1::Chat& chat, const std::string& path, const ServedModel& model,
+               Violations* violations) {
   if (chat.messages().empty() || chat.messages_size() > kMaxMessages) {
     violations->Add(absl::StrCat(path, ".messages"),
                     absl::StrCat("found ", chat.messages_size(), " messages, expected 1 to ", kMaxMessages));
@@ -68,8 +70,8 @@ void CheckChat(const v1::Chat& chat, const std::string& path, const ServedModel&
 absl::StatusOr<std::vector<int32_t>> TokenizeChat(const v1::Chat& chat, const std::string& path,
                                                   const ServedModel& model) {
   if (!model.chat_template) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, ": the model \"", model.info.name(), "\" has no chat template; send text or token ids"));
+    return absl::FailedPreconditionError(absl::StrCat(path, ": the model \"", model.info.name(),
+                                                      "\" has no chat template; send text or token ids"));
   }
   ChatRequest request;
   for (const v1::ChatMessage& message : chat.messages()) {
@@ -81,8 +83,8 @@ absl::StatusOr<std::vector<int32_t>> TokenizeChat(const v1::Chat& chat, const st
   if (chat.has_add_generation_prompt()) request.add_generation_prompt = chat.add_generation_prompt();
   absl::StatusOr<std::vector<int32_t>> ids = model.chat_template->EncodeChat(request, *model.tokenizer);
   if (ids.ok() || absl::IsInternal(ids.status())) return ids;
-  return InvalidField(path, absl::StrCat("the model's chat template refused the conversation: ",
-                                         ids.status().message()));
+  return InvalidField(
+      path, absl::StrCat("the model's chat template refused the conversation: ", ids.status().message()));
 }
 
 }  // namespace
@@ -101,7 +103,8 @@ void CheckTokenIds(const google::protobuf::RepeatedField<int32_t>& ids, const st
     ++named;
   }
   if (wrong > named) {
-    violations->Add(path, absl::StrCat(wrong - named, " more ids are not in the vocabulary (0 to ", vocab_size - 1, ")"));
+    violations->Add(
+        path, absl::StrCat(wrong - named, " more ids are not in the vocabulary (0 to ", vocab_size - 1, ")"));
   }
 }
 
@@ -132,8 +135,8 @@ absl::StatusOr<std::vector<int32_t>> TokenizePrompt(const v1::Prompt& prompt, co
     return std::vector<int32_t>(prompt.token_ids().ids().begin(), prompt.token_ids().ids().end());
   }
   if (model.tokenizer == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, ": the model \"", model.info.name(), "\" is served without a tokenizer; send token ids"));
+    return absl::FailedPreconditionError(absl::StrCat(path, ": the model \"", model.info.name(),
+                                                      "\" is served without a tokenizer; send token ids"));
   }
   absl::StatusOr<std::vector<int32_t>> ids;
   if (prompt.has_chat()) {

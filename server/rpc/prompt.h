@@ -14,7 +14,8 @@ namespace tessera {
 
 // Checks a prompt's fields without tokenising it. `path` is its place in the request, for example "prompt". Cheap for
 // text; linear for token ids.
-void CheckPrompt(const v1::Prompt& prompt, const std::string& path, const ServedModel& model, Violations* violations);
+void CheckPrompt(const v1::Prompt& prompt, const std::string& path, const ServedModel& model,
+                 Violations* violations);
 
 // Adds a violation for the first few ids that are not in the model's vocabulary.
 void CheckTokenIds(const google::protobuf::RepeatedField<int32_t>& ids, const std::string& path,
@@ -29,7 +30,8 @@ struct TextOptions {
 // callback thread. Errors: INVALID_ARGUMENT (the template refused the conversation; no tokens at all),
 // FAILED_PRECONDITION (no tokenizer, no chat template).
 absl::StatusOr<std::vector<int32_t>> TokenizePrompt(const v1::Prompt& prompt, const std::string& path,
-                                                    const ServedModel& model, const TextOptions& options = {});
+                                                    const ServedModel& model,
+                                                    const TextOptions& options = {});
 
 }  // namespace tessera
 

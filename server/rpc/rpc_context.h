@@ -105,7 +105,8 @@ absl::Status WithPushback(absl::Status status);
 RequestId ResolveRequestId(const std::string& field, const grpc::CallbackServerContext& context);
 
 // The value of a metadata key; empty if absent. `count`, if not null, gets how often it was sent.
-std::string Metadata(const grpc::CallbackServerContext& context, const std::string& key, int* count = nullptr);
+std::string Metadata(const grpc::CallbackServerContext& context, const std::string& key,
+                     int* count = nullptr);
 
 }  // namespace tessera
 

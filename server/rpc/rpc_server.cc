@@ -53,7 +53,8 @@ void SetArguments(const RpcServerOptions& options, grpc::ServerBuilder* builder)
     builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, Milliseconds(options.max_connection_age));
   }
   if (options.max_connection_age_grace != absl::InfiniteDuration()) {
-    builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, Milliseconds(options.max_connection_age_grace));
+    builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS,
+                                Milliseconds(options.max_connection_age_grace));
   }
   builder->SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
   builder->SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
@@ -81,7 +82,8 @@ class RpcServer::Impl {
   }
 
   absl::Status Listen() {
-    absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> credentials = MakeServerCredentials(options_.tls);
+    absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> credentials =
+        MakeServerCredentials(options_.tls);
     if (!credentials.ok()) return credentials.status();
     if (absl::Status status = CheckCanListen(options_.listen); !status.ok()) return status;
     if (options_.reflection) {

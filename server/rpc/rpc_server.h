@@ -21,7 +21,7 @@ struct RpcServerOptions {
   TlsOptions tls;
   ApiKeys api_keys;
   int64_t max_request_bytes = 64 << 20;
-  int max_concurrent_streams = 4096;  // of one connection
+  int max_concurrent_streams = 4096;                             // of one connection
   absl::Duration max_connection_age = absl::InfiniteDuration();  // then clients are told to reconnect
   absl::Duration max_connection_age_grace = absl::InfiniteDuration();
   bool reflection = true;

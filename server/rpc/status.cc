@@ -34,7 +34,8 @@ std::string Cut(std::string text, size_t limit) {
 void Violations::Add(std::string field, std::string description) {
   ++total_;
   if (kept_.size() >= kMaxViolations) return;
-  kept_.emplace_back(Cut(std::move(field), kMaxFieldBytes), Cut(std::move(description), kMaxDescriptionBytes));
+  kept_.emplace_back(Cut(std::move(field), kMaxFieldBytes),
+                     Cut(std::move(description), kMaxDescriptionBytes));
 }
 
 absl::Status Violations::ToStatus() const {

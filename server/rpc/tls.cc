@@ -73,8 +73,8 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(c
         absl::StrCat("--tls-key: ", options.key, ": holds no PEM private key (or one with a passphrase)"));
   }
   if (X509_check_private_key(certificate->get(), key.get()) != 1) {
-    return absl::InvalidArgumentError(absl::StrCat("--tls-key: ", options.key,
-                                                   ": does not belong to the certificate in ", options.cert));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--tls-key: ", options.key, ": does not belong to the certificate in ", options.cert));
   }
   if (!options.client_ca.empty()) {
     absl::StatusOr<X509Ptr> ca = ReadCertificate("--tls-client-ca", options.client_ca);

@@ -35,7 +35,8 @@ void CheckAboveZero(float value, float high, const char* field, Violations* viol
   violations->Add(field, absl::StrCat("found ", value, ", expected above 0 and at most ", high));
 }
 
-SamplingParams MakeSampling(const v1::SamplingParams& request, const ServedModel& model, Violations* violations) {
+SamplingParams MakeSampling(const v1::SamplingParams& request, const ServedModel& model,
+                            Violations* violations) {
   const v1::SamplingParams& defaults = model.info.default_sampling();
   auto pick = [](bool has, auto value, bool has_default, auto model_default, auto fallback) {
     return has ? value : has_default ? model_default : fallback;
@@ -54,7 +55,8 @@ SamplingParams MakeSampling(const v1::SamplingParams& request, const ServedModel
 
   CheckRange(out.temperature, 0.0f, 2.0f, "sampling.temperature", violations);
   if (out.top_k < 0) {
-    violations->Add("sampling.top_k", absl::StrCat("found ", out.top_k, ", expected 0 (keep all) or at least 1"));
+    violations->Add("sampling.top_k",
+                    absl::StrCat("found ", out.top_k, ", expected 0 (keep all) or at least 1"));
   }
   CheckAboveZero(out.top_p, 1.0f, "sampling.top_p", violations);
   CheckRange(out.min_p, 0.0f, 1.0f, "sampling.min_p", violations);
@@ -70,8 +72,8 @@ SamplingParams MakeSampling(const v1::SamplingParams& request, const ServedModel
   }
 
   if (request.logit_bias_size() > kMaxLogitBias) {
-    violations->Add("sampling.logit_bias",
-                    absl::StrCat("found ", request.logit_bias_size(), " entries, expected at most ", kMaxLogitBias));
+    violations->Add("sampling.logit_bias", absl::StrCat("found ", request.logit_bias_size(),
+                                                        " entries, expected at most ", kMaxLogitBias));
     return out;
   }
   out.logit_bias.assign(request.logit_bias().begin(), request.logit_bias().end());
@@ -79,14 +81,16 @@ SamplingParams MakeSampling(const v1::SamplingParams& request, const ServedModel
   for (const auto& [id, bias] : out.logit_bias) {
     const std::string field = absl::StrCat("sampling.logit_bias[", id, "]");
     if (id < 0 || id >= model.info.vocab_size()) {
-      violations->Add(field, absl::StrCat("found token id ", id, ", expected 0 to ", model.info.vocab_size() - 1));
+      violations->Add(field,
+                      absl::StrCat("found token id ", id, ", expected 0 to ", model.info.vocab_size() - 1));
     }
     CheckRange(bias, -100.0f, 100.0f, field.c_str(), violations);
   }
   return out;
 }
 
-StoppingParams MakeStopping(const v1::StoppingParams& request, const ServedModel& model, Violations* violations) {
+StoppingParams MakeStopping(const v1::StoppingParams& request, const ServedModel& model,
+                            Violations* violations) {
   StoppingParams out;
   out.max_tokens = request.has_max_tokens() ? request.max_tokens() : model.default_max_tokens;
   out.min_tokens = request.min_tokens();
@@ -98,8 +102,8 @@ StoppingParams MakeStopping(const v1::StoppingParams& request, const ServedModel
   if (out.min_tokens < 0) {
     violations->Add("stopping.min_tokens", absl::StrCat("found ", out.min_tokens, ", expected at least 0"));
   } else if (request.has_max_tokens() && out.max_tokens >= 1 && out.min_tokens > out.max_tokens) {
-    violations->Add("stopping.min_tokens", absl::StrCat("found ", out.min_tokens, ", expected 0 to max_tokens (",
-                                                        out.max_tokens, ")"));
+    violations->Add("stopping.min_tokens", absl::StrCat("found ", out.min_tokens,
+                                                        ", expected 0 to max_tokens (", out.max_tokens, ")"));
   }
 
   if (request.stop_strings_size() > kMaxStopStrings) {
@@ -134,7 +138,8 @@ StoppingParams MakeStopping(const v1::StoppingParams& request, const ServedModel
 
 absl::Duration CheckTimeout(const google::protobuf::Duration& timeout, Violations* violations) {
   constexpr int64_t kMaxSeconds = 315576000000;  // google.protobuf.Duration's own limit
-  const bool wellformed = std::abs(timeout.seconds()) <= kMaxSeconds && std::abs(timeout.nanos()) < 1000000000;
+  const bool wellformed =
+      std::abs(timeout.seconds()) <= kMaxSeconds && std::abs(timeout.nanos()) < 1000000000;
   const absl::Duration value = absl::Seconds(timeout.seconds()) + absl::Nanoseconds(timeout.nanos());
   if (!wellformed || value <= absl::ZeroDuration()) {
     violations->Add("timeout", absl::StrCat("found ", timeout.seconds(), " s and ", timeout.nanos(),
@@ -144,14 +149,15 @@ absl::Duration CheckTimeout(const google::protobuf::Duration& timeout, Violation
 }
 
 // Adds a violation about a prompt's length, which is known only after tokenising.
-void CheckPromptLength(int64_t tokens, int64_t room_for_output, const std::string& path, const ServedModel& model,
-                       Violations* violations) {
+void CheckPromptLength(int64_t tokens, int64_t room_for_output, const std::string& path,
+                       const ServedModel& model, Violations* violations) {
   const int64_t limit = model.info.max_context() - room_for_output;
   if (tokens == 0) {
     violations->Add(path, "has no tokens, expected at least one");
   } else if (tokens > limit && room_for_output > 0) {
-    violations->Add(path, absl::StrCat("has ", tokens, " tokens, expected at most ", limit, " (the context of ",
-                                       model.info.max_context(), " with room for one token of output)"));
+    violations->Add(path,
+                    absl::StrCat("has ", tokens, " tokens, expected at most ", limit, " (the context of ",
+                                 model.info.max_context(), " with room for one token of output)"));
   } else if (tokens > limit) {
     violations->Add(path, absl::StrCat("has ", tokens, " tokens, expected at most ", limit,
                                        " (the context); set truncate to cut it"));
@@ -192,7 +198,8 @@ absl::StatusOr<GenerateSpec> MakeGenerateSpec(const v1::GenerateRequest& request
   spec.n = request.has_n() ? request.n() : 1;
   CheckRange(spec.n, 1, kMaxOutputs, "n", &violations);
   if (spec.n > 1 && spec.sampling.temperature == 0.0f) {
-    violations.Add("n", absl::StrCat("found ", spec.n, ", expected 1 when temperature is 0: all would be the same"));
+    violations.Add(
+        "n", absl::StrCat("found ", spec.n, ", expected 1 when temperature is 0: all would be the same"));
   }
   spec.priority = request.priority();
   if (request.has_timeout()) spec.timeout = CheckTimeout(request.timeout(), &violations);
@@ -206,8 +213,8 @@ absl::StatusOr<GenerateSpec> MakeGenerateSpec(const v1::GenerateRequest& request
   }
   spec.skip_special_tokens = !request.has_skip_special_tokens() || request.skip_special_tokens();
   if (request.cache_salt().size() > kMaxCacheSaltBytes) {
-    violations.Add("cache_salt", absl::StrCat("found ", request.cache_salt().size(), " bytes, expected at most ",
-                                              kMaxCacheSaltBytes));
+    violations.Add("cache_salt", absl::StrCat("found ", request.cache_salt().size(),
+                                              " bytes, expected at most ", kMaxCacheSaltBytes));
   }
   spec.cache_salt = request.cache_salt();
   spec.bypass_prefix_cache = request.bypass_prefix_cache() || spec.prompt_logprobs >= 0;
@@ -239,7 +246,8 @@ absl::StatusOr<EmbedCall> MakeEmbedCall(const v1::EmbedRequest& request, const R
   Violations violations;
   CheckRequestId(id, &violations);
   if (request.inputs().empty() || request.inputs_size() > kMaxEmbedInputs) {
-    violations.Add("inputs", absl::StrCat("found ", request.inputs_size(), ", expected 1 to ", kMaxEmbedInputs));
+    violations.Add("inputs",
+                   absl::StrCat("found ", request.inputs_size(), ", expected 1 to ", kMaxEmbedInputs));
   }
   for (int i = 0; i < std::min(request.inputs_size(), kMaxEmbedInputs); ++i) {
     CheckPrompt(request.inputs(i), absl::StrCat("inputs[", i, "]"), model, &violations);
@@ -261,7 +269,8 @@ absl::StatusOr<EmbedCall> MakeEmbedCall(const v1::EmbedRequest& request, const R
       call.spec.pooling = PoolingKind::kCls;
       break;
     default:
-      violations.Add("pooling", absl::StrCat("found ", static_cast<int>(request.pooling()), ", which is no Pooling"));
+      violations.Add("pooling",
+                     absl::StrCat("found ", static_cast<int>(request.pooling()), ", which is no Pooling"));
   }
   if (!v1::TruncationSide_IsValid(request.truncation_side())) {
     violations.Add("truncation_side", absl::StrCat("found ", static_cast<int>(request.truncation_side()),
@@ -295,7 +304,8 @@ absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request
   Violations violations;
   CheckPrompt(request.prompt(), "prompt", model, &violations);
   const bool text = request.prompt().kind_case() == v1::Prompt::kText;
-  if (!text && request.has_add_special_tokens()) violations.Add("add_special_tokens", "set for a prompt that is not text");
+  if (!text && request.has_add_special_tokens())
+    violations.Add("add_special_tokens", "set for a prompt that is not text");
   if (!text && request.parse_special()) violations.Add("parse_special", "set for a prompt that is not text");
   if (request.return_pieces() && model.tokenizer == nullptr) {
     violations.Add("return_pieces", "the model is served without a tokenizer");
@@ -316,7 +326,8 @@ absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request
   return response;
 }
 
-absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest& request, const ServedModel& model) {
+absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest& request,
+                                                  const ServedModel& model) {
   if (absl::Status status = CheckModelName(request.model(), model); !status.ok()) return status;
   Violations violations;
   CheckTokenIds(request.token_ids(), "token_ids", model, &violations);
@@ -343,8 +354,8 @@ absl::Status CheckAbortRequest(const v1::AbortRequest& request) {
   if (request.all() && !request.request_ids().empty()) {
     violations.Add("all", "set together with request_ids");
   } else if (!request.all() && (request.request_ids().empty() || request.request_ids_size() > kMaxAbortIds)) {
-    violations.Add("request_ids",
-                   absl::StrCat("found ", request.request_ids_size(), ", expected 1 to ", kMaxAbortIds, ", or all"));
+    violations.Add("request_ids", absl::StrCat("found ", request.request_ids_size(), ", expected 1 to ",
+                                               kMaxAbortIds, ", or all"));
   }
   return violations.ToStatus();
 }

@@ -42,7 +42,8 @@ absl::StatusOr<EmbedCall> MakeEmbedCall(const v1::EmbedRequest& request, const R
                                         const ServedModel& model, absl::Time arrival);
 
 absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request, const ServedModel& model);
-absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest& request, const ServedModel& model);
+absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest& request,
+                                                  const ServedModel& model);
 
 absl::Status CheckAbortRequest(const v1::AbortRequest& request);
 

@@ -6,7 +6,8 @@
 
 namespace tessera {
 
-WorkerPool::WorkerPool(const std::string& name, int num_threads, size_t max_queued) : max_queued_(max_queued) {
+WorkerPool::WorkerPool(const std::string& name, int num_threads, size_t max_queued)
+    : max_queued_(max_queued) {
   for (int i = 0; i < num_threads; ++i) {
     threads_.emplace_back([this] { Run(); });
     pthread_setname_np(threads_.back().native_handle(), name.substr(0, 15).c_str());
@@ -34,7 +35,9 @@ void WorkerPool::Run() {
     {
       absl::MutexLock lock(&mu_);
       mu_.Await(absl::Condition(
-          +[](WorkerPool* pool) ABSL_NO_THREAD_SAFETY_ANALYSIS { return !pool->queue_.empty() || pool->stop_; }, this));
+          +[](WorkerPool* pool)
+               ABSL_NO_THREAD_SAFETY_ANALYSIS { return !pool->queue_.empty() || pool->stop_; },
+          this));
       if (queue_.empty()) return;
       task = std::move(queue_.front());
       queue_.pop_front();

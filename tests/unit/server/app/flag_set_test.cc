@@ -31,7 +31,8 @@ FlagSet Make(Values* values) {
   return flags;
 }
 
-absl::Status Parse(Values* values, std::vector<std::string> arguments, std::map<std::string, std::string> env = {}) {
+absl::Status Parse(Values* values, std::vector<std::string> arguments,
+                   std::map<std::string, std::string> env = {}) {
   return Make(values).Parse(arguments, [&env](const char* name) {
     const auto found = env.find(name);
     return found == env.end() ? nullptr : found->second.c_str();
@@ -52,8 +53,8 @@ TEST(FlagSet, TakesBothSpellings) {
 }
 
 TEST(FlagSet, BytesHaveUnits) {
-  const std::pair<const char*, int64_t> good[] = {{"1", 1},          {"1K", 1024},       {"2m", 2 << 20},
-                                                  {"3GiB", 3L << 30}, {"1T", 1L << 40}, {"512MiB", 512 << 20}};
+  const std::pair<const char*, int64_t> good[] = {
+      {"1", 1}, {"1K", 1024}, {"2m", 2 << 20}, {"3GiB", 3L << 30}, {"1T", 1L << 40}, {"512MiB", 512 << 20}};
   for (const auto& [text, bytes] : good) {
     Values values;
     EXPECT_TRUE(Parse(&values, {"--bytes", text}).ok()) << text;
@@ -81,12 +82,15 @@ TEST(FlagSet, AllMistakesAtOnce) {
 TEST(FlagSet, EnvironmentIsOverriddenByTheCommandLine) {
   Values values;
   ASSERT_TRUE(Parse(&values, {"--number=2"},
-                    {{"TESSERA_NUMBER", "bad but not looked at"}, {"TESSERA_SOME_TEXT", "env"}, {"TESSERA_TURN_ON", "1"}})
+                    {{"TESSERA_NUMBER", "bad but not looked at"},
+                     {"TESSERA_SOME_TEXT", "env"},
+                     {"TESSERA_TURN_ON", "1"}})
                   .ok());
   EXPECT_EQ(values.number, 2);
   EXPECT_EQ(values.text, "env");
   EXPECT_TRUE(values.on);
-  EXPECT_THAT(Parse(&values, {}, {{"TESSERA_NUMBER", "x"}}).message(), HasSubstr("TESSERA_NUMBER: found \"x\""));
+  EXPECT_THAT(Parse(&values, {}, {{"TESSERA_NUMBER", "x"}}).message(),
+              HasSubstr("TESSERA_NUMBER: found \"x\""));
 }
 
 TEST(FlagSet, HelpNamesEveryFlagInItsGroupWithDefaults) {
@@ -98,7 +102,8 @@ TEST(FlagSet, HelpNamesEveryFlagInItsGroupWithDefaults) {
   EXPECT_THAT(help, HasSubstr("a number (default 5)"));
   EXPECT_THAT(help, HasSubstr("a time (default 1s)"));
   size_t start = 0;
-  for (size_t end; (end = help.find('\n', start)) != std::string::npos; start = end + 1) EXPECT_LE(end - start, 110u);
+  for (size_t end; (end = help.find('\n', start)) != std::string::npos; start = end + 1)
+    EXPECT_LE(end - start, 110u);
 }
 
 }  // namespace

@@ -26,9 +26,9 @@ TEST(ServerOptions, DefaultsAreLocal) {
 }
 
 TEST(ServerOptions, TakesTheFlags) {
-  const absl::StatusOr<ServerOptions> options =
-      Parse({"--listen=[::1]:0", "--metrics=", "--device=null", "--load-format=dummy", "--kv-cache-bytes=1G",
-             "--latency-buckets=0.001,0.1,1", "--log-level=debug", "--log-format=json", "--max-batched-tokens=64"});
+  const absl::StatusOr<ServerOptions> options = Parse(
+      {"--listen=[::1]:0", "--metrics=", "--device=null", "--load-format=dummy", "--kv-cache-bytes=1G",
+       "--latency-buckets=0.001,0.1,1", "--log-level=debug", "--log-format=json", "--max-batched-tokens=64"});
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->listen, "[::1]:0");
   EXPECT_EQ(options->metrics, "");
@@ -41,10 +41,11 @@ TEST(ServerOptions, TakesTheFlags) {
 }
 
 TEST(ServerOptions, AllMistakesAtOnce) {
-  const absl::Status status = Parse({"--device=tpu", "--listen=nowhere", "--metrics=1.2.3.4", "--block-size=24",
-                                     "--tls-key=k", "--kv-blocks=1", "--kv-cache-bytes=1G", "--latency-buckets=1,0.5",
-                                     "--log-level=loud", "--max-request-bytes=3G", "--lisen=x"})
-                                  .status();
+  const absl::Status status =
+      Parse({"--device=tpu", "--listen=nowhere", "--metrics=1.2.3.4", "--block-size=24", "--tls-key=k",
+             "--kv-blocks=1", "--kv-cache-bytes=1G", "--latency-buckets=1,0.5", "--log-level=loud",
+             "--max-request-bytes=3G", "--lisen=x"})
+          .status();
   for (const char* part :
        {"--device: found \"tpu\"", "--listen: found \"nowhere\"", "--metrics: found \"1.2.3.4\"",
         "--block-size: found 24, expected a power of two", "--tls-cert: required with --tls-key",

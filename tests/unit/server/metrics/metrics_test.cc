@@ -91,7 +91,8 @@ TEST(MetricsTable, BoundsIncreaseAndLatenciesStartBelowAMillisecond) {
 TEST(Metrics, EveryLabelValueIsThereFromTheStart) {
   const std::map<std::string, double> samples = Samples(*Make());
   for (const char* reason : {"stop", "length", "abort", "deadline", "error"}) {
-    EXPECT_EQ(samples.at(absl::StrCat("tessera_requests_total{kind=\"embed\",finish_reason=\"", reason, "\"}")), 0);
+    EXPECT_EQ(
+        samples.at(absl::StrCat("tessera_requests_total{kind=\"embed\",finish_reason=\"", reason, "\"}")), 0);
     EXPECT_EQ(samples.at(absl::StrCat("tessera_outputs_total{finish_reason=\"", reason, "\"}")), 0);
   }
   EXPECT_EQ(samples.at("tessera_requests_rejected_total{code=\"RESOURCE_EXHAUSTED\"}"), 0);
@@ -123,8 +124,12 @@ TEST(Metrics, ExpositionHasHelpAndTypeOfEveryFamilyOnce) {
 TEST(Metrics, RequestCountersAgreeOnceAllRequestsHaveEnded) {
   const std::unique_ptr<Metrics> metrics = Make();
   using Kind = RequestRecord::Kind;
-  const std::vector<std::vector<std::string>> endings = {{"stop"},     {"length"}, {"abort"}, {"deadline"},
-                                                         {"error"},    {"stop", "length", "error"},
+  const std::vector<std::vector<std::string>> endings = {{"stop"},
+                                                         {"length"},
+                                                         {"abort"},
+                                                         {"deadline"},
+                                                         {"error"},
+                                                         {"stop", "length", "error"},
                                                          {"stop", "abort", "length"}};
   for (const std::vector<std::string>& reasons : endings) {
     metrics->OnRequestAccepted(Kind::kGenerate, 10);
@@ -158,7 +163,8 @@ TEST(Metrics, RequestCountersAgreeOnceAllRequestsHaveEnded) {
   EXPECT_EQ(samples.at("tessera_prompt_tokens_total"),
             samples.at("tessera_request_prompt_tokens_sum{kind=\"generate\"}") +
                 samples.at("tessera_request_prompt_tokens_sum{kind=\"embed\"}"));
-  EXPECT_EQ(samples.at("tessera_generation_tokens_total"), samples.at("tessera_request_generation_tokens_sum"));
+  EXPECT_EQ(samples.at("tessera_generation_tokens_total"),
+            samples.at("tessera_request_generation_tokens_sum"));
 }
 
 TEST(Metrics, BucketBoundsAreInclusiveAndCumulative) {
@@ -175,9 +181,12 @@ TEST(Metrics, BucketBoundsAreInclusiveAndCumulative) {
 }
 
 TEST(Metrics, RefusesBadBuckets) {
-  for (const std::vector<double>& bad :
-       {std::vector<double>{0.0, 1}, {1, 1}, {2, 1}, {-1}, {std::numeric_limits<double>::infinity()},
-        {std::numeric_limits<double>::quiet_NaN()}}) {
+  for (const std::vector<double>& bad : {std::vector<double>{0.0, 1},
+                                         {1, 1},
+                                         {2, 1},
+                                         {-1},
+                                         {std::numeric_limits<double>::infinity()},
+                                         {std::numeric_limits<double>::quiet_NaN()}}) {
     Metrics::Options options;
     options.latency_buckets = bad;
     EXPECT_EQ(Metrics::Create(options).status().code(), absl::StatusCode::kInvalidArgument);
@@ -224,7 +233,8 @@ TEST(Metrics, ScrapesUnderLoadSeeConsistentHistograms) {
   for (int t = 0; t < 2; ++t) {
     writers.emplace_back([&] {
       while (!done) {
-        metrics->OnStep(StepRecord{absl::Microseconds(10), absl::Milliseconds(1), absl::Microseconds(20), 1, 2, 3});
+        metrics->OnStep(
+            StepRecord{absl::Microseconds(10), absl::Milliseconds(1), absl::Microseconds(20), 1, 2, 3});
         metrics->OnInterTokenLatencies({0.0001, 0.01, 100.0, 1000.0});
       }
     });

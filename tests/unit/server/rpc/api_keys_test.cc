@@ -20,7 +20,8 @@ std::string Write(const std::string& text) {
 TEST(ApiKeys, WithoutKeysEverybodyMayCall) { EXPECT_TRUE(ApiKeys().Check("").ok()); }
 
 TEST(ApiKeys, ChecksTheBearer) {
-  const absl::StatusOr<ApiKeys> keys = ApiKeys::Load(Write("# callers\n\nfirst-key-0123456789\r\nsecond-key-0123456789\n"));
+  const absl::StatusOr<ApiKeys> keys =
+      ApiKeys::Load(Write("# callers\n\nfirst-key-0123456789\r\nsecond-key-0123456789\n"));
   ASSERT_TRUE(keys.ok()) << keys.status();
   EXPECT_TRUE(keys->Check("Bearer first-key-0123456789").ok());
   EXPECT_TRUE(keys->Check("bearer second-key-0123456789").ok());

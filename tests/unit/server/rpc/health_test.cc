@@ -34,7 +34,8 @@ TEST(Health, FollowsTheLifeOfTheServer) {
   EXPECT_EQ(Check(server, "tessera.v1.Inference"), HealthCheckResponse::NOT_SERVING);
   EXPECT_EQ(Check(server, "tessera.v1.Control"), HealthCheckResponse::SERVING);
   EXPECT_EQ(State(server), "starting");
-  EXPECT_EQ(Generate(server.inference(), TextRequest("x", 1)).status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Generate(server.inference(), TextRequest("x", 1)).status.error_code(),
+            grpc::StatusCode::UNAVAILABLE);
   grpc::ClientContext context;
   v1::Load load;
   EXPECT_EQ(server.control().GetLoad(&context, {}, &load).error_code(), grpc::StatusCode::UNAVAILABLE);
@@ -48,7 +49,8 @@ TEST(Health, FollowsTheLifeOfTheServer) {
   EXPECT_EQ(Check(server), HealthCheckResponse::NOT_SERVING);
   EXPECT_EQ(Check(server, "tessera.v1.Control"), HealthCheckResponse::SERVING);
   EXPECT_EQ(State(server), "draining");
-  EXPECT_EQ(Generate(server.inference(), TextRequest("x", 1)).status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Generate(server.inference(), TextRequest("x", 1)).status.error_code(),
+            grpc::StatusCode::UNAVAILABLE);
 }
 
 TEST(Health, UnknownServices) {
@@ -115,7 +117,8 @@ TEST(Health, AStuckStepTurnsItOffAndItAnswersAllTheWhile) {
   EXPECT_TRUE(wait_for(HealthCheckResponse::NOT_SERVING));
   EXPECT_EQ(Check(server, "tessera.v1.Control"), HealthCheckResponse::NOT_SERVING);
   EXPECT_FALSE(server.rpc().alive());
-  EXPECT_EQ(Generate(server.inference(), TextRequest("x", 1)).status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Generate(server.inference(), TextRequest("x", 1)).status.error_code(),
+            grpc::StatusCode::UNAVAILABLE);
   stuck = false;
   EXPECT_TRUE(wait_for(HealthCheckResponse::SERVING));
   v1::GenerateResponse response;

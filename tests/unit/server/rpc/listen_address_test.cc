@@ -18,8 +18,9 @@ TEST(ParseHostPort, TakesNamesAndBothFamilies) {
 }
 
 TEST(ParseHostPort, SaysWhatIsWrong) {
-  for (const char* bad : {"", "50051", "localhost", ":50051", "localhost:", "localhost:65536", "localhost:-1", "::1:50051",
-                          "localhost:http", "localhost:1x", "[::1]", "localhost: 1", "localhost:99999999999999999999"}) {
+  for (const char* bad :
+       {"", "50051", "localhost", ":50051", "localhost:", "localhost:65536", "localhost:-1", "::1:50051",
+        "localhost:http", "localhost:1x", "[::1]", "localhost: 1", "localhost:99999999999999999999"}) {
     const absl::Status status = ParseHostPort(bad).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad;
     EXPECT_THAT(status.message(), HasSubstr(absl::StrCat("found \"", bad, "\"")));

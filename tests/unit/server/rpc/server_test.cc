@@ -292,8 +292,8 @@ TEST(Generate, AReaderThatDoesNotReadIsAbortedAndOthersGoOn) {
   request.set_n(64);
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  auto stub = v1::Inference::NewStub(grpc::CreateCustomChannel(
-      server.rpc().address(), grpc::InsecureChannelCredentials(), arguments));
+  auto stub = v1::Inference::NewStub(
+      grpc::CreateCustomChannel(server.rpc().address(), grpc::InsecureChannelCredentials(), arguments));
   grpc::ClientContext context;
   auto reader = stub->Generate(&context, request);
   v1::GenerateResponse response;
@@ -319,7 +319,8 @@ TEST(Generate, InvalidLogitsAreAnErrorOfThatRequest) {
   EXPECT_THAT(got.finished[0].error(), HasSubstr("INTERNAL"));
   grpc::ClientContext context;
   v1::GenerateOnceResponse response;
-  EXPECT_EQ(server.inference().GenerateOnce(&context, request, &response).error_code(), grpc::StatusCode::INTERNAL);
+  EXPECT_EQ(server.inference().GenerateOnce(&context, request, &response).error_code(),
+            grpc::StatusCode::INTERNAL);
   EXPECT_EQ(server.Metric("tessera_invalid_logits_total"), 2);
 }
 
@@ -459,7 +460,8 @@ TEST(Generate, ManyCallersAtOnceCancellingAtRandomLeaveNothingBehind) {
           if (++messages == cancel_after && i % 2 == 0) context.TryCancel();
         }
         const grpc::Status status = reader->Finish();
-        EXPECT_TRUE(status.ok() || status.error_code() == grpc::StatusCode::CANCELLED) << status.error_message();
+        EXPECT_TRUE(status.ok() || status.error_code() == grpc::StatusCode::CANCELLED)
+            << status.error_message();
         ++finished;
       }
     });
@@ -469,7 +471,8 @@ TEST(Generate, ManyCallersAtOnceCancellingAtRandomLeaveNothingBehind) {
   EXPECT_TRUE(server.WaitIdle());
   EXPECT_EQ(server.Metric("tessera_requests_accepted_total{kind=\"generate\"}"),
             server.Metric("tessera_request_e2e_seconds_count{kind=\"generate\"}"));
-  EXPECT_EQ(server.Metric("tessera_generation_tokens_total"), server.Metric("tessera_request_generation_tokens_sum"));
+  EXPECT_EQ(server.Metric("tessera_generation_tokens_total"),
+            server.Metric("tessera_request_generation_tokens_sum"));
 }
 
 }  // namespace

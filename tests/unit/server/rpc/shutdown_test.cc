@@ -51,7 +51,8 @@ TEST(Shutdown, AReaderThatDoesNotReadCannotHoldItUp) {
   auto reader = stub->Generate(&context, request);
   v1::GenerateResponse response;
   ASSERT_TRUE(reader->Read(&response));
-  ASSERT_TRUE(server.WaitMetric("tessera_generation_tokens_total", 20000));  // tens of megabytes: the windows are full
+  ASSERT_TRUE(server.WaitMetric("tessera_generation_tokens_total",
+                                20000));  // tens of megabytes: the windows are full
   const absl::Time start = absl::Now();
   server.rpc().DrainAndShutdown(absl::Now());
   EXPECT_LT(absl::Now() - start, absl::Seconds(5));

@@ -33,7 +33,8 @@ TEST(Violations, NoneIsOk) { EXPECT_TRUE(Violations().ToStatus().ok()); }
 
 TEST(Violations, AreBoundedAndTheRestIsCounted) {
   Violations violations;
-  for (int i = 0; i < 100000; ++i) violations.Add(absl::StrCat("field", i, std::string(500, 'f')), std::string(5000, 'd'));
+  for (int i = 0; i < 100000; ++i)
+    violations.Add(absl::StrCat("field", i, std::string(500, 'f')), std::string(5000, 'd'));
   const grpc::Status status = ToGrpcStatus(violations.ToStatus());
   // What travels in the trailers: the message percent-encoded (at worst three times as long) and the details in base64.
   EXPECT_LT(status.error_message().size() * 3 + status.error_details().size() * 4 / 3, 12000u);

@@ -14,7 +14,8 @@ namespace tessera {
 namespace {
 
 constexpr char kChatTemplate[] =
-    "{% for message in messages %}{% if message.role == 'robot' %}{{ raise_exception('no robots') }}{% endif %}"
+    "{% for message in messages %}{% if message.role == 'robot' %}{{ raise_exception('no robots') }}{% endif "
+    "%}"
     "<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>{% endif %}";
 
@@ -43,8 +44,13 @@ std::shared_ptr<const Tokenizer> ByteTokenizer() {
     json["pre_tokenizer"] = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
     json["decoder"] = {{"type", "ByteLevel"}};
     for (const auto& [id, content] : {std::pair(kImStart, "<|im_start|>"), std::pair(kImEnd, "<|im_end|>")}) {
-      json["added_tokens"].push_back({{"id", id}, {"content", content}, {"special", true}, {"normalized", false},
-                                      {"lstrip", false}, {"rstrip", false}, {"single_word", false}});
+      json["added_tokens"].push_back({{"id", id},
+                                      {"content", content},
+                                      {"special", true},
+                                      {"normalized", false},
+                                      {"lstrip", false},
+                                      {"rstrip", false},
+                                      {"single_word", false}});
     }
     auto parsed = Tokenizer::Parse(json.dump());
     EXPECT_TRUE(parsed.ok()) << parsed.status();
@@ -146,7 +152,8 @@ std::map<std::string, std::string> FieldViolations(const grpc::Status& status) {
   for (const google::protobuf::Any& any : details.details()) {
     google::rpc::BadRequest bad_request;
     if (!any.UnpackTo(&bad_request)) continue;
-    for (const auto& violation : bad_request.field_violations()) out[violation.field()] = violation.description();
+    for (const auto& violation : bad_request.field_violations())
+      out[violation.field()] = violation.description();
   }
   return out;
 }

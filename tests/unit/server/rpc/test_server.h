@@ -74,9 +74,9 @@ std::map<std::string, std::string> FieldViolations(const grpc::Status& status);
 struct Collected {
   grpc::Status status;
   v1::Accepted accepted;
-  std::vector<std::string> texts;        // of each output
-  std::vector<v1::Finished> finished;    // in order of arrival
-  std::vector<int32_t> num_tokens;       // of each output, as the deltas count
+  std::vector<std::string> texts;      // of each output
+  std::vector<v1::Finished> finished;  // in order of arrival
+  std::vector<int32_t> num_tokens;     // of each output, as the deltas count
   int messages = 0;
   std::multimap<std::string, std::string> trailers;
 };

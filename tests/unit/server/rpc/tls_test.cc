@@ -45,15 +45,17 @@ Identity MakeIdentity(const std::string& name, const Identity* issuer, long days
   X509_gmtime_adj(X509_getm_notAfter(certificate), days * 86400);
   X509_set_pubkey(certificate, out.key.get());
   X509_NAME* subject = X509_get_subject_name(certificate);
-  X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_ASC, reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1,
-                             0);
-  X509_set_issuer_name(certificate, issuer == nullptr ? subject : X509_get_subject_name(issuer->certificate.get()));
+  X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_ASC,
+                             reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1, 0);
+  X509_set_issuer_name(certificate,
+                       issuer == nullptr ? subject : X509_get_subject_name(issuer->certificate.get()));
   X509V3_CTX context;
   X509V3_set_ctx_nodb(&context);
   X509V3_set_ctx(&context, certificate, certificate, nullptr, nullptr, 0);
   const std::unique_ptr<X509_EXTENSION, Deleter> extension(
-      issuer == nullptr ? X509V3_EXT_conf_nid(nullptr, &context, NID_basic_constraints, "critical,CA:TRUE")
-                        : X509V3_EXT_conf_nid(nullptr, &context, NID_subject_alt_name, "DNS:localhost,IP:127.0.0.1"));
+      issuer == nullptr
+          ? X509V3_EXT_conf_nid(nullptr, &context, NID_basic_constraints, "critical,CA:TRUE")
+          : X509V3_EXT_conf_nid(nullptr, &context, NID_subject_alt_name, "DNS:localhost,IP:127.0.0.1"));
   X509_add_ext(certificate, extension.get(), -1);
   X509_sign(certificate, (issuer == nullptr ? out.key : issuer->key).get(), EVP_sha256());
 
@@ -75,7 +77,8 @@ std::string Read(const std::string& path) {
 }
 
 grpc::Status CallWith(TestServer& server, const grpc::SslCredentialsOptions& options) {
-  auto stub = v1::Control::NewStub(grpc::CreateChannel(server.rpc().address(), grpc::SslCredentials(options)));
+  auto stub =
+      v1::Control::NewStub(grpc::CreateChannel(server.rpc().address(), grpc::SslCredentials(options)));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
   v1::ServerInfo info;
@@ -90,7 +93,8 @@ TEST(Tls, ServesWithACertificate) {
   TestServer server(options);
   EXPECT_TRUE(CallWith(server, {Read(ca.certificate_path), "", ""}).ok());
   const Identity stranger = MakeIdentity("stranger", nullptr);
-  EXPECT_EQ(CallWith(server, {Read(stranger.certificate_path), "", ""}).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(CallWith(server, {Read(stranger.certificate_path), "", ""}).error_code(),
+            grpc::StatusCode::UNAVAILABLE);
   // A caller without TLS gets nothing.
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
@@ -120,14 +124,22 @@ TEST(Tls, ErrorsNameTheFile) {
   const Identity old = MakeIdentity("old", &ca, -1);
   const std::string garbage = Path("garbage");
   std::ofstream(garbage) << "hello";
-  auto error = [](const TlsOptions& options) { return std::string(MakeServerCredentials(options).status().message()); };
-  EXPECT_THAT(error({"/no/such.crt", host.key_path, ""}), HasSubstr("--tls-cert: /no/such.crt: No such file"));
-  EXPECT_THAT(error({host.certificate_path, "/no/such.key", ""}), HasSubstr("--tls-key: /no/such.key: No such file"));
-  EXPECT_THAT(error({garbage, host.key_path, ""}), HasSubstr("--tls-cert: " + garbage + ": holds no PEM certificate"));
-  EXPECT_THAT(error({host.certificate_path, garbage, ""}), HasSubstr("--tls-key: " + garbage + ": holds no PEM private"));
-  EXPECT_THAT(error({host.certificate_path, ca.key_path, ""}), HasSubstr("does not belong to the certificate"));
+  auto error = [](const TlsOptions& options) {
+    return std::string(MakeServerCredentials(options).status().message());
+  };
+  EXPECT_THAT(error({"/no/such.crt", host.key_path, ""}),
+              HasSubstr("--tls-cert: /no/such.crt: No such file"));
+  EXPECT_THAT(error({host.certificate_path, "/no/such.key", ""}),
+              HasSubstr("--tls-key: /no/such.key: No such file"));
+  EXPECT_THAT(error({garbage, host.key_path, ""}),
+              HasSubstr("--tls-cert: " + garbage + ": holds no PEM certificate"));
+  EXPECT_THAT(error({host.certificate_path, garbage, ""}),
+              HasSubstr("--tls-key: " + garbage + ": holds no PEM private"));
+  EXPECT_THAT(error({host.certificate_path, ca.key_path, ""}),
+              HasSubstr("does not belong to the certificate"));
   EXPECT_THAT(error({old.certificate_path, old.key_path, ""}), HasSubstr("has expired"));
-  EXPECT_THAT(error({host.certificate_path, host.key_path, garbage}), HasSubstr("--tls-client-ca: " + garbage));
+  EXPECT_THAT(error({host.certificate_path, host.key_path, garbage}),
+              HasSubstr("--tls-client-ca: " + garbage));
   EXPECT_THAT(error({host.certificate_path, "", ""}), HasSubstr("--tls-key: required"));
 }
 

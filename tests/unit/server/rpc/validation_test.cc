@@ -22,7 +22,8 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 
 const RequestId kId{"id"};
 
-absl::StatusOr<GenerateSpec> Make(const v1::GenerateRequest& request, const ServedModel& model = TestModel()) {
+absl::StatusOr<GenerateSpec> Make(const v1::GenerateRequest& request,
+                                  const ServedModel& model = TestModel()) {
   return MakeGenerateSpec(request, kId, model, absl::UnixEpoch());
 }
 
@@ -68,26 +69,30 @@ TEST(MakeGenerateSpec, BoundsOfEveryField) {
   constexpr int32_t kMin = std::numeric_limits<int32_t>::min(), kMax = std::numeric_limits<int32_t>::max();
   floats("sampling.temperature", [=](auto* r, float v) { sampling(r)->set_temperature(v); }, {0, 1e-9f, 1, 2},
          {-1e-9f, 2.0001f});
-  floats("sampling.top_p", [=](auto* r, float v) { sampling(r)->set_top_p(v); }, {1e-9f, 0.5f, 1}, {0, -1, 1.0001f});
+  floats("sampling.top_p", [=](auto* r, float v) { sampling(r)->set_top_p(v); }, {1e-9f, 0.5f, 1},
+         {0, -1, 1.0001f});
   floats("sampling.min_p", [=](auto* r, float v) { sampling(r)->set_min_p(v); }, {0, 0.5f, 1}, {-0.1f, 1.1f});
-  floats("sampling.presence_penalty", [=](auto* r, float v) { sampling(r)->set_presence_penalty(v); }, {-2, 0, 2},
-         {-2.1f, 2.1f});
-  floats("sampling.frequency_penalty", [=](auto* r, float v) { sampling(r)->set_frequency_penalty(v); }, {-2, 0, 2},
-         {-2.1f, 2.1f});
+  floats("sampling.presence_penalty", [=](auto* r, float v) { sampling(r)->set_presence_penalty(v); },
+         {-2, 0, 2}, {-2.1f, 2.1f});
+  floats("sampling.frequency_penalty", [=](auto* r, float v) { sampling(r)->set_frequency_penalty(v); },
+         {-2, 0, 2}, {-2.1f, 2.1f});
   floats("sampling.repetition_penalty", [=](auto* r, float v) { sampling(r)->set_repetition_penalty(v); },
          {0.01f, 1, 10}, {0, -1, 10.1f});
   floats("sampling.logit_bias[7]", [=](auto* r, float v) { (*sampling(r)->mutable_logit_bias())[7] = v; },
          {-100, 0, 100}, {-101, 101});
   ints("sampling.top_k", [=](auto* r, int32_t v) { sampling(r)->set_top_k(v); }, {0, 1, kMax}, {-1, kMin});
-  ints("stopping.max_tokens", [=](auto* r, int32_t v) { stopping(r)->set_max_tokens(v); }, {1, kMax}, {0, -1, kMin});
-  ints("stopping.min_tokens", [=](auto* r, int32_t v) { stopping(r)->set_min_tokens(v); }, {0, 16}, {-1, 17, kMax, kMin});
+  ints("stopping.max_tokens", [=](auto* r, int32_t v) { stopping(r)->set_max_tokens(v); }, {1, kMax},
+       {0, -1, kMin});
+  ints("stopping.min_tokens", [=](auto* r, int32_t v) { stopping(r)->set_min_tokens(v); }, {0, 16},
+       {-1, 17, kMax, kMin});
   ints("n", [](auto* r, int32_t v) { r->set_n(v); }, {1, 64}, {0, -1, 65, kMax, kMin});
   ints("logprobs", [](auto* r, int32_t v) { r->set_logprobs(v); }, {0, 20}, {-1, 21, kMax});
   ints("prompt_logprobs", [](auto* r, int32_t v) { r->set_prompt_logprobs(v); }, {0, 20}, {-1, 21, kMax});
-  ints("stopping.stop_token_ids[0]", [=](auto* r, int32_t v) { stopping(r)->add_stop_token_ids(v); }, {0, 319},
-       {-1, 320, kMax, kMin});
-  ints("prompt.token_ids.ids[0]", [](auto* r, int32_t v) { r->mutable_prompt()->mutable_token_ids()->add_ids(v); },
+  ints("stopping.stop_token_ids[0]", [=](auto* r, int32_t v) { stopping(r)->add_stop_token_ids(v); },
        {0, 319}, {-1, 320, kMax, kMin});
+  ints("prompt.token_ids.ids[0]",
+       [](auto* r, int32_t v) { r->mutable_prompt()->mutable_token_ids()->add_ids(v); }, {0, 319},
+       {-1, 320, kMax, kMin});
   ints("timeout", [](auto* r, int32_t v) { r->mutable_timeout()->set_nanos(v); }, {1, 999999999},
        {0, -1, 1000000000, kMin});
   auto strings = [&bounds](const char* field, std::function<void(v1::GenerateRequest*, std::string)> set,
@@ -100,7 +105,8 @@ TEST(MakeGenerateSpec, BoundsOfEveryField) {
   strings("cache_salt", [](auto* r, std::string v) { r->set_cache_salt(v); }, {"", std::string(128, 'x')},
           {std::string(129, 'x')});
   auto chat = [](v1::GenerateRequest* r) { return r->mutable_prompt()->mutable_chat(); };
-  strings("prompt.chat.messages[0].role", [=](auto* r, std::string v) { chat(r)->add_messages()->set_role(v); },
+  strings("prompt.chat.messages[0].role",
+          [=](auto* r, std::string v) { chat(r)->add_messages()->set_role(v); },
           {"user", std::string(64, 'x')}, {"", std::string(65, 'x')});
   strings("prompt.chat.template_variables_json",
           [=](auto* r, std::string v) {
@@ -108,8 +114,8 @@ TEST(MakeGenerateSpec, BoundsOfEveryField) {
             chat(r)->set_template_variables_json(v);
           },
           {"{}", R"({"enable_thinking": false})"},
-          {"[]", "{", "1", "null", R"({"messages": []})", R"({"tools": 1})", R"({"add_generation_prompt": true})",
-           "{\"x\": \"" + std::string(65536, 'x') + "\"}"});
+          {"[]", "{", "1", "null", R"({"messages": []})", R"({"tools": 1})",
+           R"({"add_generation_prompt": true})", "{\"x\": \"" + std::string(65536, 'x') + "\"}"});
 
   for (const Bound& bound : bounds) {
     v1::GenerateRequest request = Valid();
@@ -128,8 +134,9 @@ TEST(MakeGenerateSpec, CountsAreBounded) {
   for (int i = 0; i < 17; ++i) request.mutable_stopping()->add_stop_strings("x");
   for (int i = 0; i < 65; ++i) request.mutable_stopping()->add_stop_token_ids(1);
   for (int i = 0; i < 1025; ++i) (*request.mutable_sampling()->mutable_logit_bias())[i] = 1;
-  EXPECT_THAT(Violated(Make(request).status()),
-              UnorderedElementsAre("stopping.stop_strings", "stopping.stop_token_ids", "sampling.logit_bias"));
+  EXPECT_THAT(
+      Violated(Make(request).status()),
+      UnorderedElementsAre("stopping.stop_strings", "stopping.stop_token_ids", "sampling.logit_bias"));
   v1::GenerateRequest chat;
   chat.mutable_prompt()->mutable_chat();
   EXPECT_THAT(Violated(Make(chat).status()), ElementsAre("prompt.chat.messages"));
