@@ -138,12 +138,12 @@ StoppingParams MakeStopping(const v1::StoppingParams& request, const ServedModel
 
 absl::Duration CheckTimeout(const google::protobuf::Duration& timeout, Violations* violations) {
   constexpr int64_t kMaxSeconds = 315576000000;  // google.protobuf.Duration's own limit
-  const bool wellformed =
-      std::abs(timeout.seconds()) <= kMaxSeconds && std::abs(timeout.nanos()) < 1000000000;
+  const bool wellformed = timeout.seconds() >= 0 && timeout.seconds() <= kMaxSeconds &&
+                          timeout.nanos() >= 0 && timeout.nanos() < 1000000000;
   const absl::Duration value = absl::Seconds(timeout.seconds()) + absl::Nanoseconds(timeout.nanos());
   if (!wellformed || value <= absl::ZeroDuration()) {
     violations->Add("timeout", absl::StrCat("found ", timeout.seconds(), " s and ", timeout.nanos(),
-                                            " ns, expected more than 0"));
+                                            " ns, expected more than 0 and at most ", kMaxSeconds, " s"));
   }
   return value;
 }

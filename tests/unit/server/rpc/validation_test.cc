@@ -194,6 +194,21 @@ TEST(MakeGenerateSpec, ContradictionsAreRefused) {
   EXPECT_THAT(Violated(Make(empty).status()), ElementsAre("prompt"));
 }
 
+TEST(MakeGenerateSpec, TimeoutMayHoldAnyNumbers) {
+  constexpr int64_t kLeast = std::numeric_limits<int64_t>::min(), kMost = std::numeric_limits<int64_t>::max();
+  for (const int64_t seconds : {kLeast, int64_t{-1}, int64_t{315576000001}, kMost}) {
+    v1::GenerateRequest request = Valid();
+    request.mutable_timeout()->set_seconds(seconds);
+    EXPECT_THAT(Violated(Make(request).status()), ElementsAre("timeout")) << seconds;
+  }
+  for (const int32_t nanos : {std::numeric_limits<int32_t>::min(), -1, 1000000000}) {
+    v1::GenerateRequest request = Valid();
+    request.mutable_timeout()->set_seconds(1);
+    request.mutable_timeout()->set_nanos(nanos);
+    EXPECT_THAT(Violated(Make(request).status()), ElementsAre("timeout")) << nanos;
+  }
+}
+
 TEST(MakeGenerateSpec, PromptLogprobsDoNotReadTheCache) {
   v1::GenerateRequest request = Valid();
   request.set_prompt_logprobs(0);
