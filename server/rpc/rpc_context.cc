@@ -63,8 +63,8 @@ bool ArrivingRequests::Remove(const std::string& id) {
 RpcContext::RpcContext(Options options, Metrics* metrics)
     : options_(std::move(options)),
       metrics_(metrics),
-      tokenizers_("tokenize", options_.tokenizer_threads, kMaxTokenizing),
-      writers_("rpc-write", options_.writer_threads, std::numeric_limits<size_t>::max()) {}
+      writers_("rpc-write", options_.writer_threads, std::numeric_limits<size_t>::max()),
+      tokenizers_("tokenize", options_.tokenizer_threads, kMaxTokenizing) {}
 
 void RpcContext::Serve(Serving serving) {
   owned_serving_ = std::make_unique<const Serving>(std::move(serving));

@@ -92,10 +92,11 @@ class RpcContext {
   std::unique_ptr<const Serving> owned_serving_;
   std::atomic<const Serving*> serving_{nullptr};
   ArrivingRequests arriving_;
-  // Checks and tokenises requests. Bounded: a call that finds it full is RESOURCE_EXHAUSTED.
-  WorkerPool tokenizers_;
   // Turns the engine's events into messages and starts writes, off the engine's thread. Holds at most one task a call.
   WorkerPool writers_;
+  // Checks and tokenises requests. Bounded: a call that finds it full is RESOURCE_EXHAUSTED.
+  // Stops first: its tasks hand calls to the writers.
+  WorkerPool tokenizers_;
 };
 
 // RESOURCE_EXHAUSTED errors tell when to come back: about a second, spread so that callers do not return all at once.
