@@ -48,7 +48,8 @@ class InferenceCall : public std::enable_shared_from_this<InferenceCall> {
   virtual absl::Status Prepare() = 0;
   // Must finish the call with this status; nothing was accepted.
   virtual void Finish(const absl::Status& status) = 0;
-  // There may be events, or the caller has gone. Runs on a writer thread, one at a time.
+  // There may be events, or the caller has gone. Runs on writer threads, now and then on two at once: a signal that
+  // comes while it runs queues it again. Overrides take events under their own lock, so that these stay in order.
   virtual void OnEvents() = 0;
 
   // Moves out the events that gathered; empty before the request is accepted. Sets `ended` after the last.
