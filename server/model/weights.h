@@ -77,9 +77,9 @@ struct FormatUse {
 // For GetModelInfo and the log.
 struct CheckpointFacts {
   int64_t num_parameters = 0;
-  int64_t num_active_parameters =
-      0;                     // that one token uses: its experts, and one row of the embeddings unless tied
-  int64_t weight_bytes = 0;  // in the file
+  // Those that one token uses: its experts, and one row of the embeddings unless tied.
+  int64_t num_active_parameters = 0;
+  int64_t weight_bytes = 0;           // in the file
   std::vector<FormatUse> formats;     // most bytes first
   std::vector<std::string> warnings;  // one line each
 };

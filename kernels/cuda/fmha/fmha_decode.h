@@ -27,9 +27,10 @@ struct FmhaDecodeParams {
   // [num_sequences] which row of the block table a sequence uses, or null: its own index. Lets the tokens of a prompt
   // chunk be "sequences" that share a row.
   const int32_t* table_rows = nullptr;
-  const int32_t* lengths =
-      nullptr;                   // [num_sequences] keys of each sequence, the new tokens' included; >= q_len
-  const float* sinks = nullptr;  // [num_query_heads] extra logits in the softmax's denominator, or null
+  // [num_sequences] keys of each sequence, the new tokens' included; at least q_len.
+  const int32_t* lengths = nullptr;
+  // [num_query_heads] extra logits in the softmax's denominator, or null.
+  const float* sinks = nullptr;
 
   int32_t num_sequences = 0;  // 1 to 512
   int32_t q_len = 1;          // q_len * num_query_heads / num_kv_heads at most 32
@@ -42,8 +43,8 @@ struct FmhaDecodeParams {
   int32_t sliding_window = 0;  // 0: all keys; else the last this many, a token's own included
   float softmax_scale = 0.0f;
 
-  void* workspace =
-      nullptr;  // FmhaDecodeWorkspaceBytes; zeroed once before its first use, left zeroed where needed
+  // FmhaDecodeWorkspaceBytes; zeroed once before its first use, left zeroed where needed.
+  void* workspace = nullptr;
 };
 
 // Bytes of workspace for calls of at most this size.
