@@ -26,6 +26,8 @@ absl::Duration Between(absl::Time from, absl::Time to) { return std::max(to - fr
 
 }  // namespace
 
+absl::Duration RequestProgress::TimeToFirstToken() const { return Between(arrival_, *first_token_); }
+
 RequestTimings RequestProgress::Timings(absl::Time end) const {
   RequestTimings timings;
   timings.total = Between(arrival_, end);

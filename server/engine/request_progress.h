@@ -34,7 +34,7 @@ class RequestProgress {
   void OnEmbedded(absl::Time now) { embedded_ = now; }
   void OnFinish(FinishReason reason) { finish_reasons_.push_back(reason); }
 
-  absl::Duration TimeToFirstToken() const { return *first_token_ - arrival_; }
+  absl::Duration TimeToFirstToken() const;  // once there is one
   RequestTimings Timings(absl::Time end) const;
   RequestUsage Usage() const { return {prompt_tokens, completion_tokens, cached_tokens}; }
   RequestRecord Record(RequestRecord::Kind kind, absl::Time end) const;
