@@ -1,6 +1,7 @@
 #include "server/engine/engine_loop.h"
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <utility>
 
@@ -183,7 +184,7 @@ RowOutcome EngineLoop::TakeRow(const PlannedRow& row, ActiveSequence* sequence, 
   }
   outcome.computed = true;
   if (sequence->pooler.has_value()) {
-    outcome.finished = TakeEmbedding(row, sequence);
+    outcome.finished = TakeEmbedding(row, sequence, &outcome.computed);
   } else if (row.samples) {
     outcome.token = result->sampled.token;
     outcome.finished = TakeToken(sequence, std::move(result->sampled), record);
@@ -216,15 +217,22 @@ bool EngineLoop::TakeToken(ActiveSequence* sequence, SampledToken sampled, StepR
   return true;
 }
 
-bool EngineLoop::TakeEmbedding(const PlannedRow& row, ActiveSequence* sequence) {
-  if (sequence->pooler->complete()) {
-    sequence->request->progress.OnEmbedded(now_);
-    EndSequence(sequence, FinishReason::kStop, absl::OkStatus(),
-                sequence->pooler->Result(sequence->request->normalize));
+bool EngineLoop::TakeEmbedding(const PlannedRow& row, ActiveSequence* sequence, bool* computed) {
+  const auto fail = [&](absl::string_view what) {
+    *computed = false;  // nothing of it may be found in the prefix cache
+    EndSequence(sequence, FinishReason::kError, absl::InternalError(what));
     return true;
+  };
+  if (!sequence->pooler->complete()) {
+    if (row.start + static_cast<int64_t>(row.tokens.size()) < sequence->prompt_tokens) return false;
+    return fail("the backend left out hidden states");
   }
-  if (row.start + static_cast<int64_t>(row.tokens.size()) < sequence->prompt_tokens) return false;
-  EndSequence(sequence, FinishReason::kError, absl::InternalError("the backend left out hidden states"));
+  std::vector<float> values = sequence->pooler->Result(sequence->request->normalize);
+  if (!std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); })) {
+    return fail("the model's hidden states hold NaN or infinity");
+  }
+  sequence->request->progress.OnEmbedded(now_);
+  EndSequence(sequence, FinishReason::kStop, absl::OkStatus(), std::move(values));
   return true;
 }
 

@@ -64,7 +64,7 @@ class EngineLoop {
   absl::Status RunBackend();
   RowOutcome TakeRow(const PlannedRow& row, ActiveSequence* sequence, RowResult* result, StepRecord* record);
   bool TakeToken(ActiveSequence* sequence, SampledToken sampled, StepRecord* record);
-  bool TakeEmbedding(const PlannedRow& row, ActiveSequence* sequence);
+  bool TakeEmbedding(const PlannedRow& row, ActiveSequence* sequence, bool* computed);
   // The device failed: ends every request and refuses more.
   void Fail(const absl::Status& status);
 
