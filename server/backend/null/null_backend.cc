@@ -120,6 +120,7 @@ void NullBackend::RunRow(const BatchRow& row, RowResult* result) {
         state = Mix(state + 0x9E3779B97F4A7C15);
         x = static_cast<float>(static_cast<int32_t>(state >> 40)) * 0x1.0p-23f - 1.0f;  // 24 bits to [-1, 1)
       }
+      if (row.tokens[i] == config_.nan_token) hidden_[0] = std::numeric_limits<float>::quiet_NaN();
       row.pooler->Add(position, hidden_);
     }
   }

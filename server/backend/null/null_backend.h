@@ -28,7 +28,7 @@ struct NullBackendConfig {
   std::function<absl::Status(absl::Span<const BatchRow>)> before_run;
   // The most likely token after `last` at `position`, in place of the rule. Must lie in the range above.
   std::function<int32_t(int32_t last, int32_t position)> rule;
-  int32_t nan_token = -1;  // logits after this token are NaN
+  int32_t nan_token = -1;  // its hidden state and the logits after it hold NaN
 };
 
 // A backend without a model: what it answers follows from the tokens of a sequence by a fixed rule that costs next to

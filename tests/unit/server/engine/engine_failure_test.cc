@@ -29,6 +29,22 @@ TEST(EngineFailureTest, NanEndsOneOutputAlone) {
   engine.ExpectIdle();
 }
 
+TEST(EngineFailureTest, AnEmbeddingThatIsNotFiniteIsAnErrorOfThatInputAlone) {
+  TestEngineOptions options;
+  options.backend.nan_token = 199;
+  TestEngine engine(options);
+  EmbedSpec embed;
+  embed.request_id = "e";
+  embed.inputs = {{1, 2, 3}, {4, 199}, {5}};
+  const Collected result = engine.Embed(embed).ReadAll();
+  EXPECT_TRUE(result.embeddings.at(0).status.ok());
+  EXPECT_EQ(result.embeddings.at(1).status.code(), absl::StatusCode::kInternal);
+  EXPECT_TRUE(result.embeddings.at(1).values.empty());
+  EXPECT_TRUE(result.embeddings.at(2).status.ok());
+  EXPECT_TRUE(engine->Healthy());
+  engine.ExpectIdle();
+}
+
 TEST(EngineFailureTest, ADeviceFailureEndsEverythingAndRefusesMore) {
   for (bool throws : {false, true}) {
     std::atomic<bool> fail{false};
