@@ -1,7 +1,7 @@
 # Tessera in a container.
 #
 #   docker build -t tessera .                                  CPU
-#   docker build --build-arg VARIANT=cuda -t tessera:cuda .    NVIDIA GPUs (Hopper, Blackwell)
+#   docker build --build-arg VARIANT=cuda -t tessera:cuda .    NVIDIA GPUs (Hopper)
 #
 #   docker run --rm -p 50051:50051 -p 9464:9464 tessera
 #   docker run --rm -p 50051:50051 -v /models/qwen3:/model:ro tessera --model /model
