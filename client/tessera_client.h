@@ -3,11 +3,16 @@
 
 // A C++ client for a Tessera server.
 //
-//   absl::StatusOr<std::unique_ptr<tessera::Client>> client = tessera::Client::Create({.address =
-//   "localhost:50051"}); tessera::v1::GenerateRequest request; request.mutable_prompt()->set_text("Define:
-//   lantern"); std::unique_ptr<tessera::GenerateStream> stream = (*client)->Generate(request, {.timeout =
-//   absl::Seconds(30)}); tessera::v1::GenerateResponse event; while (stream->Read(&event)) std::cout <<
-//   event.delta().text() << std::flush; absl::Status status = stream->Finish();
+//   absl::StatusOr<std::unique_ptr<tessera::Client>> client =
+//       tessera::Client::Create({.address = "localhost:50051"});
+//   if (!client.ok()) return client.status();
+//   tessera::v1::GenerateRequest request;
+//   request.mutable_prompt()->set_text("Define: lantern");
+//   std::unique_ptr<tessera::GenerateStream> stream =
+//       (*client)->Generate(request, {.timeout = absl::Seconds(30)});
+//   tessera::v1::GenerateResponse event;
+//   while (stream->Read(&event)) std::cout << event.delta().text() << std::flush;
+//   return stream->Finish();
 //
 // Messages are those of proto/tessera/v1; what their fields mean is written there.
 //
