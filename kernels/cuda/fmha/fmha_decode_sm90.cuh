@@ -1,11 +1,11 @@
 // FMHA decode for sm_90: the kernel.
 //
 // A few persistent CTAs an SM take work items (sequence, split, KV head) from a counter: SMs differ in how fast memory
-// serves them, by a third on an H200, so an even share would leave most of them waiting for the slowest. Warp 4 feeds a ring of shared-memory slots
-// through TMA, a slot being 64 keys or 64 values of one head; warps 0 to 3 each attend to 16 of the 64 keys with
-// mma.sync and keep their own running maximum, sum and output, which are merged once an item. Query rows of one KV
-// head (GQA group x query tokens) are packed into the N side: S^T = K Q^T and O^T = V^T P^T, so that a group of 8
-// wastes nothing and each key is read once.
+// serves them, by a third on an H200, so an even share would leave most of them waiting for the slowest. Warp 4 feeds
+// a ring of shared-memory slots through TMA, a slot being 64 keys or 64 values of one head; warps 0 to 3 each attend
+// to 16 of the 64 keys with mma.sync and keep their own running maximum, sum and output, which are merged once an
+// item. Query rows of one KV head (GQA group x query tokens) are packed into the N side: S^T = K Q^T and O^T = V^T
+// P^T, so that a group of 8 wastes nothing and each key is read once.
 //
 // The CTA that finishes the last split of a (sequence, KV head) combines its splits, in split order: which CTA that is
 // varies from run to run, the sums do not.
