@@ -57,13 +57,16 @@ void ThreadPool::Run(int64_t count, void* context, Invoke invoke) {
   }
   std::lock_guard run_lock(run_mutex_);
   inside_parallel_for = true;
-  // The previous job's ticket is exhausted: nobody can claim while the fields change, and whoever has read
-  // some of them will fail to claim because the generation moves on.
-  const uint32_t generation = Generation(ticket_.load(std::memory_order_relaxed)) + 1;
+  // The previous job is closed before the fields change. That its indices are all taken is not enough: a worker
+  // that still looks at its ticket could read the new count, find it larger, and claim an index past its end.
+  // Whoever reads a new field sees the closed ticket too (release and acquire), so that its claim fails.
+  const uint32_t previous = Generation(ticket_.load(std::memory_order_relaxed));
+  const uint32_t generation = previous + 1;
+  ticket_.store(MakeTicket(previous, kClosed), std::memory_order_seq_cst);
   finished_.store(0, std::memory_order_relaxed);
-  count_.store(static_cast<uint32_t>(count), std::memory_order_relaxed);
-  context_.store(context, std::memory_order_relaxed);
-  invoke_.store(invoke, std::memory_order_relaxed);
+  count_.store(static_cast<uint32_t>(count), std::memory_order_release);
+  context_.store(context, std::memory_order_release);
+  invoke_.store(invoke, std::memory_order_release);
   ticket_.store(MakeTicket(generation, 0), std::memory_order_seq_cst);
   // Either this sees the sleeper, or the sleeper, which counts itself first, sees the ticket.
   if (sleepers_.load(std::memory_order_seq_cst) > 0) {
@@ -85,9 +88,9 @@ void ThreadPool::Drain(uint32_t generation) {
   uint64_t ticket = ticket_.load(std::memory_order_acquire);
   while (Generation(ticket) == generation && NextIndex(ticket) != kClosed) {
     const uint32_t index = NextIndex(ticket);
-    const uint32_t count = count_.load(std::memory_order_relaxed);
-    void* context = context_.load(std::memory_order_relaxed);
-    const Invoke invoke = invoke_.load(std::memory_order_relaxed);
+    const uint32_t count = count_.load(std::memory_order_acquire);
+    void* context = context_.load(std::memory_order_acquire);
+    const Invoke invoke = invoke_.load(std::memory_order_acquire);
     if (index >= count) return;
     const uint64_t claimed = MakeTicket(generation, index + 1);
     if (!ticket_.compare_exchange_weak(ticket, claimed, std::memory_order_acq_rel,

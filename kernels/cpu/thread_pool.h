@@ -53,7 +53,8 @@ class ThreadPool {
 
   // The job. ticket_ is generation << 32 | next index. A worker reads the fields below it first and then
   // claims an index by compare-and-swap on the ticket, which fails if the job has changed meanwhile; a job
-  // cannot change while a claimed index is unfinished. So a claim proves that the fields read were its own.
+  // cannot change while a claimed index is unfinished, and its ticket is closed before the fields change. So a
+  // claim proves that the fields read were its own.
   std::atomic<uint64_t> ticket_{0};
   std::atomic<uint32_t> count_{0};
   std::atomic<void*> context_{nullptr};

@@ -31,6 +31,18 @@ TEST(ThreadPoolTest, ManyShortJobsSeeEachOthersWrites) {
   EXPECT_EQ(values, std::vector<int64_t>(64, 20000));
 }
 
+TEST(ThreadPoolTest, JobsOfChangingSizeCallEachIndexOnce) {
+  ThreadPool pool(4);
+  std::vector<std::atomic<int>> calls(64);
+  for (int job = 0; job < 20000; ++job) {
+    const int64_t count =
+        job % 2 ? 64 : 2;  // a late worker of a small job meets the larger count of the next
+    pool.ParallelFor(count, [&](int64_t i) { ++calls[i]; });
+    for (int64_t i = 0; i < count; ++i)
+      ASSERT_EQ(calls[i].exchange(0), 1) << "job " << job << ", index " << i;
+  }
+}
+
 TEST(ThreadPoolTest, JobsAfterSleepRun) {
   ThreadPool pool(3);
   for (int job = 0; job < 20; ++job) {
