@@ -106,6 +106,7 @@ std::string JsonNumber(const Value& value) {
 }
 
 absl::Status JsonValue(const Value& value, const JsonStyle& style, int level, Text* out) {
+  if (!VisitBudget::Spend()) return absl::ResourceExhaustedError("the template prints too many nested values");
   if (value.is_none()) {
     out->Append("null");
     return absl::OkStatus();
@@ -334,6 +335,7 @@ Text ToText(const Value& value) {
 }
 
 Text Repr(const Value& value) {
+  if (!VisitBudget::Spend()) return Text();
   if (value.is_undefined()) return Text("Undefined", false);
   if (value.is_none()) return Text("None", false);
   if (value.is_bool()) return Text(value.AsInt() != 0 ? "True" : "False", false);

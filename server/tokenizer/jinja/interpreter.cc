@@ -43,7 +43,7 @@ Interpreter::~Interpreter() {
 
 absl::Status Interpreter::ChargeSteps(size_t steps) {
   steps_ += static_cast<int64_t>(steps);
-  if (steps_ <= limits_.steps) return absl::OkStatus();
+  if (steps_ <= limits_.steps && !VisitBudget::Exhausted()) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat("the template takes more than ", limits_.steps, " steps"));
 }
 
@@ -66,9 +66,11 @@ Value Interpreter::NewNamespace(Dict attributes) {
 }
 
 absl::StatusOr<Text> Interpreter::Run() {
+  const VisitBudget budget(limits_.steps);
   Text out;
   TOKENIZER_ASSIGN_OR_RETURN(const Flow flow, Execute(template_.body, &out));
   (void)flow;
+  TOKENIZER_RETURN_IF_ERROR(ChargeSteps(0));  // the last walk may have run out of visits
   return out;
 }
 

@@ -1,6 +1,7 @@
 #include "server/tokenizer/jinja/value.h"
 
 #include <algorithm>
+#include <limits>
 #include <cmath>
 #include <cstring>
 
@@ -208,7 +209,18 @@ absl::Status Value::UndefinedError() const {
   return TemplateError(u != nullptr && u->message != nullptr ? *u->message : "a value is undefined");
 }
 
+namespace {
+// Outside of a rendering (a test, say) walks are not bounded.
+thread_local int64_t visits_left = std::numeric_limits<int64_t>::max();
+}  // namespace
+
+VisitBudget::VisitBudget(int64_t visits) : outer_(visits_left) { visits_left = visits; }
+VisitBudget::~VisitBudget() { visits_left = outer_; }
+bool VisitBudget::Spend() { return --visits_left >= 0; }
+bool VisitBudget::Exhausted() { return visits_left < 0; }
+
 bool Equal(const Value& a, const Value& b) {
+  if (!VisitBudget::Spend()) return true;
   if (a.is_number() && b.is_number()) {
     if (a.is_integral() && b.is_integral()) return a.AsInt() == b.AsInt();
     return a.AsDouble() == b.AsDouble();
@@ -233,6 +245,7 @@ bool Equal(const Value& a, const Value& b) {
 }
 
 absl::StatusOr<bool> Less(const Value& a, const Value& b) {
+  if (!VisitBudget::Spend()) return false;
   if (a.is_undefined()) return a.UndefinedError();
   if (b.is_undefined()) return b.UndefinedError();
   if (a.is_number() && b.is_number()) {

@@ -157,6 +157,23 @@ struct Dict::Entry {
 };
 
 // Python's ==, and < where it is defined for the two kinds.
+// Printing and comparing walk into nested values, and a value that holds the same list twice, over and over, is small to
+// make and endless to walk. So the walks of one rendering, on one thread, share a number of visits; once it is spent they
+// end early with any result, and the interpreter ends the rendering with an error.
+class VisitBudget {
+ public:
+  explicit VisitBudget(int64_t visits);  // of the rendering that starts now on this thread
+  ~VisitBudget();
+  VisitBudget(const VisitBudget&) = delete;
+  VisitBudget& operator=(const VisitBudget&) = delete;
+
+  static bool Spend();  // one visit; false if none is left
+  static bool Exhausted();
+
+ private:
+  const int64_t outer_;
+};
+
 bool Equal(const Value& a, const Value& b);
 absl::StatusOr<bool> Less(const Value& a, const Value& b);
 // The items that iteration yields. Takes a generator's items away.
