@@ -37,6 +37,7 @@ int OnMetrics(mg_connection* connection, void* metrics) {
 }
 
 int OnProbe(mg_connection* connection, void* probe) {
+  if (!IsRead(connection)) return Reply(connection, "405 Method Not Allowed", "text/plain", "use GET\n");
   const bool ok = (*static_cast<const std::function<bool()>*>(probe))();
   return ok ? Reply(connection, "200 OK", "text/plain", "ok\n")
             : Reply(connection, "503 Service Unavailable", "text/plain", "not ready\n");
@@ -66,8 +67,10 @@ absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(const st
   mg_callbacks callbacks = {};
   callbacks.log_message = DropMessage;
   callbacks.log_access = DropMessage;
-  const char* options[] = {"listening_ports",    address.c_str(), "num_threads", "2",
-                           "request_timeout_ms", "10000",         nullptr};
+  // A connection holds a thread while it sends its request: enough of them, and not for long, so that probes are answered
+  // beside clients that dawdle.
+  const char* options[] = {"listening_ports",    address.c_str(), "num_threads", "32",
+                           "request_timeout_ms", "2000",          nullptr};
   mg_init_data init = {&callbacks, endpoint.get(), options};
   std::array<char, 256> text = {};
   unsigned code = 0;
