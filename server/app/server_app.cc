@@ -1,16 +1,20 @@
 #include "server/app/server_app.h"
 
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <new>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -47,12 +51,20 @@ absl::Time ProcessStart() {
   return absl::Now() - age;
 }
 
+// gRPC's listener gives up for good when it finds no free file descriptor. Then nobody new gets in, and the process is
+// better restarted: liveness says so.
+std::atomic<bool> listener_lost{false};
+
 // What gRPC logs (by default errors alone) goes into this process's log.
 void LogOfGrpc(gpr_log_func_args* args) {
   const LogLevel level = args->severity == GPR_LOG_SEVERITY_ERROR  ? LogLevel::kError
                          : args->severity == GPR_LOG_SEVERITY_INFO ? LogLevel::kInfo
                                                                    : LogLevel::kDebug;
   Log(level, args->message, {{"source", "grpc"}});
+  if (absl::StrContains(args->message, "accept4") && absl::StrContains(args->message, "Too many open files")) {
+    LogError("out of file descriptors: no new connections are accepted; restart with a higher limit (ulimit -n)");
+    listener_lost = true;
+  }
 }
 
 // As many open files as the hard limit allows: each connection is one.
@@ -130,7 +142,7 @@ absl::Status Run(const ServerOptions& options, absl::Time process_start, Signals
     absl::StatusOr<std::unique_ptr<MetricsEndpoint>> started =
         MetricsEndpoint::Start(options.metrics, metrics->get(),
                                {[server = rpc->get()] { return server->ready(); },
-                                [server = rpc->get()] { return server->alive(); }});
+                                [server = rpc->get()] { return server->alive() && !listener_lost; }});
     if (!started.ok()) return started.status();
     endpoint = *std::move(started);
   }
@@ -187,7 +199,11 @@ absl::Status Run(const ServerOptions& options, absl::Time process_start, Signals
 
 }  // namespace
 
-int RunServer(const ServerOptions& options) {
+int RunServer(const ServerOptions& options) try {
+  // Descriptors 0 to 2 must be something: what is opened later would be taken for standard output.
+  int null = open("/dev/null", O_RDWR);
+  while (null >= 0 && null <= 2) null = open("/dev/null", O_RDWR);
+  if (null > 2) close(null);
   const absl::Time process_start = ProcessStart();
   InitLogging(options.log_level, options.log_format);
   Signals signals;
@@ -198,6 +214,12 @@ int RunServer(const ServerOptions& options) {
   const absl::Status status = Run(options, process_start, &signals);
   if (status.ok()) return 0;
   std::fprintf(stderr, "tessera-server: %s\n", std::string(status.message()).c_str());
+  return 1;
+} catch (const std::bad_alloc&) {
+  std::fprintf(stderr, "tessera-server: out of memory\n");
+  return 1;
+} catch (const std::system_error& error) {
+  std::fprintf(stderr, "tessera-server: the system refused a thread or other resource: %s\n", error.what());
   return 1;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 
 #include "absl/strings/match.h"
@@ -25,6 +26,9 @@ bool EqualInConstantTime(absl::string_view a, absl::string_view b) {
 absl::StatusOr<ApiKeys> ApiKeys::Load(const std::string& path) {
   std::ifstream file(path);
   if (!file) return absl::NotFoundError(absl::StrCat(path, ": ", std::strerror(errno)));
+  if (std::error_code error; !std::filesystem::is_regular_file(path, error)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": not a regular file"));
+  }
   std::vector<std::string> keys;
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -34,6 +35,9 @@ absl::StatusOr<std::string> ReadPem(const char* flag, const std::string& path) {
   if (path.empty()) return absl::InvalidArgumentError(absl::StrCat(flag, ": required for TLS"));
   std::ifstream file(path, std::ios::binary);
   if (!file) return absl::NotFoundError(absl::StrCat(flag, ": ", path, ": ", std::strerror(errno)));
+  if (std::error_code error; !std::filesystem::is_regular_file(path, error)) {
+    return absl::InvalidArgumentError(absl::StrCat(flag, ": ", path, ": not a regular file"));
+  }
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();
