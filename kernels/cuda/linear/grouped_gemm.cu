@@ -25,6 +25,17 @@ const char* CheckShapes(const GroupedGemmParams& p) {
   return nullptr;
 }
 
+// All but tiles_per_cta.
+GemmGeometry MakeGeometry(const PackedWeights& w) {
+  GemmGeometry g = {};
+  g.groups = w.k / kGroupK;
+  g.chunks = (g.groups + kChunkGroups - 1) / kChunkGroups;
+  g.row_tiles = w.n / kRowTile;
+  g.tile_bytes = PackedTileBytes(w.format, w.k);
+  g.matrix_bytes = PackedMatrixBytes(w.format, w.n, w.k);
+  return g;
+}
+
 // Row tiles of a CTA: with few slots one unit a warp.
 int32_t TilesPerCta(const GemmGeometry& g, int32_t tile_slots) {
   return tile_slots >= 32 ? kGemmWarps : std::max(1, kGemmWarps / g.chunks);
@@ -32,9 +43,17 @@ int32_t TilesPerCta(const GemmGeometry& g, int32_t tile_slots) {
 
 }  // namespace
 
-int32_t ChooseTileSlots(int64_t slots, int32_t matrices) {
-  const int64_t each = (slots + matrices - 1) / matrices;
-  return each <= 8 ? 8 : each <= 16 ? 16 : each <= 32 ? 32 : 64;
+int32_t ChooseTileSlots(int64_t slots, const PackedWeights& weights) {
+  constexpr int64_t kEnoughCtas = 264;  // two for each SM of an H200
+  const int64_t each = (slots + weights.num_matrices - 1) / weights.num_matrices;
+  int32_t tile = each <= 8 ? 8 : each <= 16 ? 16 : each <= 32 ? 32 : 64;
+  const GemmGeometry g = MakeGeometry(weights);
+  const auto ctas = [&](int32_t tile_slots) {
+    const int64_t tiles = (each + tile_slots - 1) / tile_slots * std::min<int64_t>(slots, weights.num_matrices);
+    return (g.row_tiles + TilesPerCta(g, tile_slots) - 1) / TilesPerCta(g, tile_slots) * tiles;
+  };
+  while (tile > 8 && ctas(tile) < kEnoughCtas) tile /= 2;
+  return tile;
 }
 
 const char* GroupedGemm(const GroupedGemmParams& params, cudaStream_t stream) {
@@ -42,13 +61,8 @@ const char* GroupedGemm(const GroupedGemmParams& params, cudaStream_t stream) {
   const PackedWeights& w = params.weights;
   const int32_t tiles =
       params.num_tiles ? params.max_tiles : (params.num_slots + params.tile_slots - 1) / params.tile_slots;
-  GemmGeometry g;
-  g.groups = w.k / kGroupK;
-  g.chunks = (g.groups + kChunkGroups - 1) / kChunkGroups;
-  g.row_tiles = w.n / kRowTile;
+  GemmGeometry g = MakeGeometry(w);
   g.tiles_per_cta = TilesPerCta(g, params.tile_slots);
-  g.tile_bytes = PackedTileBytes(w.format, w.k);
-  g.matrix_bytes = PackedMatrixBytes(w.format, w.n, w.k);
   const dim3 grid((g.row_tiles + g.tiles_per_cta - 1) / g.tiles_per_cta, tiles);
   const auto launch = w.format == WeightFormat::kNvfp4 ? LaunchGroupedGemmNvfp4 : LaunchGroupedGemmBf16;
   const cudaError_t status = launch(params, g, grid, stream);

@@ -41,8 +41,9 @@ struct GroupedGemmParams {
 // Checks the shapes and launches (sm_90). Returns what is wrong, or null. Can be captured in a graph.
 const char* GroupedGemm(const GroupedGemmParams& params, cudaStream_t stream);
 
-// The tile size that suits `slots` slots spread over `matrices` matrices. Any size gives the same bits.
-int32_t ChooseTileSlots(int64_t slots, int32_t matrices);
+// The tile size that suits `slots` slots spread over the matrices of `weights`: large enough that a tile holds a matrix's
+// share, small enough that the launch fills the device. Any size gives the same bits.
+int32_t ChooseTileSlots(int64_t slots, const PackedWeights& weights);
 
 }  // namespace tessera::cuda
 

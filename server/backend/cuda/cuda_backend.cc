@@ -30,8 +30,8 @@ constexpr int32_t kStrideStep = 64;  // of the block table
 
 class CudaBackend : public Backend {
  public:
-  CudaBackend(std::unique_ptr<CudaModel> model, cudaStream_t stream, int threads, std::string device_name)
-      : model_(std::move(model)), stream_(stream), pool_(threads), forward_(*model_, stream) {
+  CudaBackend(std::unique_ptr<CudaModel> model, int device, cudaStream_t stream, int threads, std::string device_name)
+      : model_(std::move(model)), device_(device), stream_(stream), pool_(threads), forward_(*model_, stream) {
     const ModelSpec& spec = model_->spec;
     info_.device = "cuda";
     info_.device_description = std::move(device_name);
@@ -72,6 +72,7 @@ class CudaBackend : public Backend {
 
   absl::Status Run(absl::Span<const BatchRow> rows, std::vector<RowResult>* results) override {
     if (cache_.layers.empty()) return absl::FailedPreconditionError("the key-value cache is not allocated");
+    TESSERA_RETURN_IF_ERROR(Device(CudaStatus(cudaSetDevice(device_), "choosing the device")));  // per thread
     results->assign(rows.size(), RowResult{});
     chosen_.clear();
     first_token_.assign(rows.size(), -1);
@@ -112,7 +113,7 @@ class CudaBackend : public Backend {
     }
     // Rounded up, so that a growing sequence changes the step's shape rarely.
     stride = (stride + kStrideStep - 1) / kStrideStep * kStrideStep;
-    const size_t words = size_t{tokens} * 2 + size_t{tokens} * 4 + chosen_.size() * stride + wanted_.size();
+    const size_t words = static_cast<size_t>(tokens) * 6 + chosen_.size() * stride + wanted_.size();
     TESSERA_RETURN_IF_ERROR(host_step_.Reserve(words * 4));
     if (words * 4 > device_step_.bytes()) {
       TESSERA_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream_), "waiting before growing buffers"));
@@ -236,6 +237,7 @@ class CudaBackend : public Backend {
   }
 
   std::unique_ptr<CudaModel> model_;
+  const int device_;
   const cudaStream_t stream_;
   cpu::ThreadPool pool_;
   CudaForward forward_;
@@ -302,7 +304,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(const Checkpoint& che
   }
   const int threads =
       options.sampling_threads > 0 ? options.sampling_threads : std::min(cpu::UsableCores(), 8);
-  return std::make_unique<cuda::CudaBackend>(std::move(*model), stream, threads, properties.name);
+  return std::make_unique<cuda::CudaBackend>(std::move(*model), options.device, stream, threads, properties.name);
 }
 
 }  // namespace tessera

@@ -72,7 +72,7 @@ absl::Status CudaForward::Linear(const PackedWeights& weights, const void* x, in
   p.out_features = features;
   p.epilogue = add ? GemmEpilogue::kAdd : GemmEpilogue::kStore;
   p.num_slots = tokens;
-  p.tile_slots = ChooseTileSlots(tokens, 1);
+  p.tile_slots = ChooseTileSlots(tokens, weights);
   return KernelStatus(GroupedGemm(p, stream_));
 }
 
@@ -166,7 +166,7 @@ absl::Status CudaForward::Mlp(int32_t tokens, const LayerSpec& spec, const CudaL
   p.out_features = spec.mlp.intermediate_size;
   p.epilogue = GemmEpilogue::kSwiglu;
   p.num_slots = tokens;
-  p.tile_slots = ChooseTileSlots(tokens, 1);
+  p.tile_slots = ChooseTileSlots(tokens, layer.gate_up);
   TESSERA_RETURN_IF_ERROR(KernelStatus(GroupedGemm(p, stream_)));
   return Linear(layer.down, activated_.get(), tokens, model_.spec.hidden_size, /*add=*/true, hidden_.get<float>());
 }
@@ -187,7 +187,7 @@ absl::Status CudaForward::Moe(int32_t tokens, const MlpSpec& spec, const CudaLay
   TESSERA_RETURN_IF_ERROR(KernelStatus(RouteTokens(route, stream_)));
 
   const int32_t slots = tokens * top_k;
-  const int32_t tile_slots = ChooseTileSlots(slots, experts);
+  const int32_t tile_slots = ChooseTileSlots(slots, layer.gate_up);
   const SortedSlots sorted = {slot_token_.get<int32_t>(), token_slot_.get<int32_t>(), tile_expert_.get<int32_t>(),
                               tile_range_.get<int2>(), num_tiles_.get<int32_t>()};
   TESSERA_RETURN_IF_ERROR(

@@ -223,7 +223,10 @@ class Loader {
     uint16_t* target;
     TESSERA_RETURN_IF_ERROR(NewMemory(elements * 2, &target));
     model_->embeddings = target;
-    if (!dummy_) return CopyBf16(checkpoint_.weights().embeddings, elements, target);
+    if (!dummy_) {
+      TESSERA_RETURN_IF_ERROR(checkpoint_.reader()->CheckUnchanged(*checkpoint_.weights().embeddings.tensor));
+      return CopyBf16(checkpoint_.weights().embeddings, elements, target);
+    }
     TESSERA_RETURN_IF_ERROR(staged_[0].data.Reserve(elements * 2, "staging of weights"));
     TESSERA_RETURN_IF_ERROR(StageDummy(elements, spec.hidden_size, WeightFormat::kBf16, &staged_[0]));
     return CudaStatus(cudaMemcpy(target, staged_[0].data.get(), elements * 2, cudaMemcpyDeviceToDevice), "copying");

@@ -70,7 +70,8 @@ const char* tessera_grouped_gemm(int32_t nvfp4, const uint8_t* weights, const fl
   return GroupedGemm(p, stream);
 }
 
-int32_t tessera_choose_tile_slots(int64_t slots, int32_t matrices) {
-  return tessera::cuda::ChooseTileSlots(slots, matrices);
+int32_t tessera_choose_tile_slots(int64_t slots, int32_t n, int32_t k, int32_t matrices) {
+  using namespace tessera::cuda;
+  return ChooseTileSlots(slots, {WeightFormat::kNvfp4, n, k, matrices, nullptr, nullptr});
 }
 }

@@ -22,7 +22,7 @@ def load(path):
             ('tessera_grouped_gemm', ctypes.c_char_p,
              [i32, pointer, pointer, i32, i32, i32, pointer, pointer, pointer, i32, i32, i32, pointer, pointer, pointer,
               i32, pointer]),
-            ('tessera_choose_tile_slots', i32, [ctypes.c_int64, i32])):
+            ('tessera_choose_tile_slots', i32, [ctypes.c_int64, i32, i32, i32])):
         function = getattr(lib, name)
         function.restype, function.argtypes = result, arguments
     return lib

@@ -69,7 +69,7 @@ def main():
             weights = [make_weights(lib, n, k, experts, gate_up) for _ in range(sets)]
             for tokens in (1, 2, 4, 8, 16, 32, 64, 256, 1024, 8192):
                 slots = tokens * top_k
-                tile = lib.tessera_choose_tile_slots(slots, experts)
+                tile = lib.tessera_choose_tile_slots(slots, weights[0][2], k, experts)
                 calls, active = [], 0
                 copies = max(2, min(16, math.ceil(3 * gb.L2_BYTES / (slots * n * k / 2)))) if tokens < 64 else 2
                 keep = []
