@@ -16,6 +16,7 @@ sigset_t Handled() {
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGHUP);  // the terminal is gone: as good a reason to drain, and no reason to drop streams
   sigaddset(&set, kStop);
   return set;
 }
@@ -31,7 +32,7 @@ Signals::Signals() {
 
 Signals::~Signals() {
   {
-    absl::MutexLock lock(&mu_);
+    std::lock_guard<std::mutex> lock(mu_);
     stop_ = true;
   }
   pthread_kill(thread_.native_handle(), kStop);
@@ -39,14 +40,13 @@ Signals::~Signals() {
 }
 
 void Signals::ExpectSignals() {
-  absl::MutexLock lock(&mu_);
+  std::lock_guard<std::mutex> lock(mu_);
   expected_ = true;
 }
 
 int Signals::WaitForSignal() {
-  absl::MutexLock lock(&mu_);
-  mu_.Await(absl::Condition(
-      +[](int* signal) { return *signal != 0; }, &signal_));
+  std::unique_lock<std::mutex> lock(mu_);
+  arrived_.wait(lock, [this] { return signal_ != 0; });
   return signal_;
 }
 
@@ -55,7 +55,7 @@ void Signals::Run() {
   for (;;) {
     int number = 0;
     if (sigwait(&set, &number) != 0) continue;
-    absl::MutexLock lock(&mu_);
+    std::lock_guard<std::mutex> lock(mu_);
     if (number == kStop) {
       if (stop_) return;
       continue;
@@ -66,6 +66,7 @@ void Signals::Run() {
       _exit(128 + number);
     }
     signal_ = number;
+    arrived_.notify_all();
   }
 }
 

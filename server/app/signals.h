@@ -1,10 +1,9 @@
 #ifndef TESSERA_SERVER_APP_SIGNALS_H_
 #define TESSERA_SERVER_APP_SIGNALS_H_
 
+#include <condition_variable>
+#include <mutex>
 #include <thread>
-
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 
 namespace tessera {
 
@@ -26,10 +25,11 @@ class Signals {
  private:
   void Run();
 
-  absl::Mutex mu_;
-  bool expected_ ABSL_GUARDED_BY(mu_) = false;
-  bool stop_ ABSL_GUARDED_BY(mu_) = false;
-  int signal_ ABSL_GUARDED_BY(mu_) = 0;
+  std::mutex mu_;  // guards what follows
+  std::condition_variable arrived_;
+  bool expected_ = false;
+  bool stop_ = false;
+  int signal_ = 0;
   std::thread thread_;
 };
 

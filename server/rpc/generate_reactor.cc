@@ -66,7 +66,6 @@ void GenerateReactor::OnWriteDone(bool ok) {
 }
 
 void GenerateReactor::Continue() {
-  enum class Next { kNothing, kWrite, kFinish } next = Next::kNothing;
   absl::Status status;
   std::string reasons;
   RequestUsage usage;
@@ -82,28 +81,24 @@ void GenerateReactor::Continue() {
       }
     }
     if (broken_ || cancelled()) {
-      done_ = true;
-      next = Next::kFinish;
       status = absl::CancelledError("the caller cancelled");
     } else if (!pending_.empty()) {
       writing_ = true;
-      next = Next::kWrite;
       current_ = std::move(pending_.front());
       pending_.pop_front();
-    } else if (ended_) {
-      done_ = true;
-      next = Next::kFinish;
+      // Serialises the message; its completion comes through gRPC's queue, never on this stack.
+      StartWrite(&current_);
+      return;
+    } else if (!ended_) {
+      return;
     }
-    if (next == Next::kFinish) {
-      reasons = reasons_;
-      usage = usage_;
-    }
+    done_ = true;
+    reasons = reasons_;
+    usage = usage_;
   }
-  if (next == Next::kWrite) StartWrite(&current_);
-  if (next == Next::kFinish) {
-    LogFinished(reasons, usage, status);
-    ServerWriteReactor::Finish(ToGrpcStatus(status));
-  }
+  // Not under the lock: this may be destroyed as soon as the call is finished.
+  LogFinished(reasons, usage, status);
+  ServerWriteReactor::Finish(ToGrpcStatus(status));
 }
 
 void GenerateReactor::Append(RequestEvent event) {

@@ -45,8 +45,7 @@ class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateRespon
   bool done_ ABSL_GUARDED_BY(mu_) = false;    // Finish was started; nothing may follow
   std::string reasons_ ABSL_GUARDED_BY(mu_);
   RequestUsage usage_ ABSL_GUARDED_BY(mu_);
-  // The message being written; touched only while writing_ by whoever set it.
-  v1::GenerateResponse current_;
+  v1::GenerateResponse current_ ABSL_GUARDED_BY(mu_);  // being written: unchanged while writing_
 };
 
 }  // namespace tessera

@@ -19,14 +19,10 @@ class HealthService::WatchReactor final : public grpc::ServerWriteReactor<Health
   const std::string& name() const { return name_; }
 
   void Send(Status status) {
-    {
-      absl::MutexLock lock(&mu_);
-      if (done_ || (last_ && *last_ == status && !next_)) return;
-      next_ = status;
-      if (writing_) return;
-      TakeNext();
-    }
-    StartWrite(&response_);
+    absl::MutexLock lock(&mu_);
+    if (done_ || (last_ && *last_ == status && !next_)) return;
+    next_ = status;
+    if (!writing_) WriteNext();
   }
 
   void End() {
@@ -44,24 +40,18 @@ class HealthService::WatchReactor final : public grpc::ServerWriteReactor<Health
     {
       absl::MutexLock lock(&mu_);
       writing_ = false;
-      if (!ok) ending_ = true;
-      if (ending_ && !next_) {
-        finish = !done_;
+      if (!ok) {
+        ending_ = true;
+        next_.reset();
+      }
+      if (next_) {
+        WriteNext();
+      } else if (ending_ && !done_) {
         done_ = true;
-      } else if (!ok) {
-        finish = !done_;
-        done_ = true;
-      } else if (next_) {
-        TakeNext();
-      } else {
-        return;
+        finish = true;
       }
     }
-    if (finish) {
-      Finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server is shutting down"));
-    } else {
-      StartWrite(&response_);
-    }
+    if (finish) Finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server is shutting down"));
   }
 
   void OnCancel() override {
@@ -82,11 +72,12 @@ class HealthService::WatchReactor final : public grpc::ServerWriteReactor<Health
   }
 
  private:
-  void TakeNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     last_ = *next_;
     response_.set_status(*next_);
     next_.reset();
     writing_ = true;
+    StartWrite(&response_);  // its completion comes through gRPC's queue, never on this stack
   }
 
   HealthService* const service_;
@@ -101,7 +92,10 @@ class HealthService::WatchReactor final : public grpc::ServerWriteReactor<Health
 };
 
 HealthService::HealthService() = default;
-HealthService::~HealthService() = default;
+HealthService::~HealthService() {
+  absl::MutexLock lock(&mu_);  // the last OnDone may just have left it
+  watchers_.clear();
+}
 
 HealthService::Status HealthService::StatusOf(const std::string& service, ServerState state) {
   if (service.empty() || service == "tessera.v1.Inference") {

@@ -1,12 +1,14 @@
 #include "server/rpc/rpc_server.h"
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "grpc/grpc.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/resource_quota.h"
@@ -22,7 +24,7 @@
 namespace tessera {
 namespace {
 
-constexpr absl::Duration kHealthPeriod = absl::Milliseconds(250);
+constexpr std::chrono::milliseconds kHealthPeriod(250);
 // After the last request has ended: for its last message to be read.
 constexpr absl::Duration kFlushTime = absl::Seconds(2);
 // Reflection is gRPC's synchronous service, a thread a call; no more of them than this.
@@ -115,7 +117,7 @@ class RpcServer::Impl {
   }
 
   void Drain() {
-    absl::MutexLock lock(&mu_);
+    std::lock_guard<std::mutex> lock(mu_);
     if (draining_) return;
     draining_ = true;
     context_.SetState(ServerState::kDraining);
@@ -145,7 +147,7 @@ class RpcServer::Impl {
  private:
   // Polls the engine, so that health never waits for it.
   void Monitor() {
-    absl::MutexLock lock(&mu_);
+    std::unique_lock<std::mutex> lock(mu_);
     while (!stop_monitor_) {
       if (!draining_) {
         const ServerState state = engine_->Healthy() ? ServerState::kServing : ServerState::kFailed;
@@ -159,15 +161,16 @@ class RpcServer::Impl {
           health_.SetState(state);
         }
       }
-      mu_.AwaitWithTimeout(absl::Condition(&stop_monitor_), kHealthPeriod);
+      stopping_.wait_for(lock, kHealthPeriod, [this] { return stop_monitor_; });
     }
   }
 
   void StopMonitor() {
     {
-      absl::MutexLock lock(&mu_);
+      std::lock_guard<std::mutex> lock(mu_);
       stop_monitor_ = true;
     }
+    stopping_.notify_all();
     if (monitor_.joinable()) monitor_.join();
   }
 
@@ -180,9 +183,10 @@ class RpcServer::Impl {
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
   std::thread monitor_;
-  absl::Mutex mu_;
-  bool draining_ ABSL_GUARDED_BY(mu_) = false;
-  bool stop_monitor_ ABSL_GUARDED_BY(mu_) = false;
+  std::mutex mu_;  // guards what follows
+  std::condition_variable stopping_;
+  bool draining_ = false;
+  bool stop_monitor_ = false;
 };
 
 RpcServer::RpcServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -16,16 +16,20 @@ WorkerPool::WorkerPool(const std::string& name, int num_threads, size_t max_queu
 
 WorkerPool::~WorkerPool() {
   {
-    absl::MutexLock lock(&mu_);
+    std::lock_guard<std::mutex> lock(mu_);
     stop_ = true;
   }
+  work_.notify_all();
   for (std::thread& thread : threads_) thread.join();
 }
 
 bool WorkerPool::TrySubmit(std::function<void()> task) {
-  absl::MutexLock lock(&mu_);
-  if (queue_.size() >= max_queued_) return false;
-  queue_.push_back(std::move(task));
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (queue_.size() >= max_queued_) return false;
+    queue_.push_back(std::move(task));
+  }
+  work_.notify_one();
   return true;
 }
 
@@ -33,11 +37,8 @@ void WorkerPool::Run() {
   for (;;) {
     std::function<void()> task;
     {
-      absl::MutexLock lock(&mu_);
-      mu_.Await(absl::Condition(
-          +[](WorkerPool* pool)
-               ABSL_NO_THREAD_SAFETY_ANALYSIS { return !pool->queue_.empty() || pool->stop_; },
-          this));
+      std::unique_lock<std::mutex> lock(mu_);
+      work_.wait(lock, [this] { return !queue_.empty() || stop_; });
       if (queue_.empty()) return;
       task = std::move(queue_.front());
       queue_.pop_front();

@@ -1,15 +1,14 @@
 #ifndef TESSERA_SERVER_RPC_WORKER_POOL_H_
 #define TESSERA_SERVER_RPC_WORKER_POOL_H_
 
+#include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
-
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 
 namespace tessera {
 
@@ -30,9 +29,10 @@ class WorkerPool {
   void Run();
 
   const size_t max_queued_;
-  absl::Mutex mu_;
-  std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mu_);
-  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  std::mutex mu_;  // guards what follows
+  std::condition_variable work_;
+  std::deque<std::function<void()>> queue_;
+  bool stop_ = false;
   std::vector<std::thread> threads_;
 };
 
