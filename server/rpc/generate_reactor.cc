@@ -73,12 +73,12 @@ void GenerateReactor::Continue() {
     absl::MutexLock lock(&mu_);
     // Before Accepted is in place nothing may be taken; while a write is pending the engine's side gathers.
     if (done_ || writing_ || !accepted_) return;
-    if (!broken_ && !cancelled() && pending_.empty() && !ended_) {
-      for (bool more = true; more;) {
-        std::vector<RequestEvent> events = TakeEvents(&ended_);
-        more = !ended_ && !events.empty();
-        for (RequestEvent& event : events) Append(std::move(event));
-      }
+    // No more than there is to write now: what is left with the engine counts against a reader that does not read, and
+    // the first message does not wait for those after it.
+    while (!broken_ && !cancelled() && pending_.empty() && !ended_) {
+      std::vector<RequestEvent> events = TakeEvents(&ended_);
+      if (events.empty()) break;
+      for (RequestEvent& event : events) Append(std::move(event));
     }
     if (broken_ || cancelled()) {
       status = absl::CancelledError("the caller cancelled");
