@@ -42,13 +42,14 @@ v1::GenerateRequest Endless() {
   return request;
 }
 
-// A stream whose first text has arrived.
-std::unique_ptr<GenerateStream> Begin(Client& client, const v1::GenerateRequest& request) {
+// A stream whose first text has come; `tokens` counts that text's.
+std::unique_ptr<GenerateStream> Begin(Client& client, const v1::GenerateRequest& request, int* tokens = nullptr) {
   std::unique_ptr<GenerateStream> stream = client.Generate(request);
   v1::GenerateResponse event;
   while (stream->Read(&event) && !event.has_delta()) {
   }
   EXPECT_TRUE(event.has_delta()) << event.ShortDebugString();
+  if (tokens != nullptr) *tokens = event.delta().num_tokens();
   return stream;
 }
 
@@ -103,11 +104,11 @@ TEST(Drain, AnIdleServerExitsSoon) {
 TEST(Drain, TimeoutCutsWithAbort) {
   const std::unique_ptr<ServerProcess> server = ServerProcess::Start({"--drain-timeout", "0.1s"});
   ASSERT_NE(server, nullptr);
-  const std::unique_ptr<GenerateStream> stream = Begin(server->client(), Endless());
+  int tokens = 0;
+  const std::unique_ptr<GenerateStream> stream = Begin(server->client(), Endless(), &tokens);
   const absl::Time start = absl::Now();
   server->process().Signal(SIGTERM);
   v1::GenerateResponse last;
-  int tokens = 1;
   const absl::Status status = ReadToEnd(*stream, &last, &tokens);
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_EQ(last.finished().reason(), v1::FINISH_REASON_ABORT);
