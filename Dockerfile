@@ -44,8 +44,8 @@ COPY deploy/packages /tmp/tessera/deploy/packages
 COPY deploy/install-packages /tmp/tessera/deploy/install-packages
 RUN /tmp/tessera/deploy/install-packages runtime \
  && rm -rf /tmp/tessera /var/lib/apt/lists/* /var/cache/apt/*.bin /var/log/apt /var/log/dpkg.log \
- && groupadd --system --gid 10001 tessera \
- && useradd --system --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin tessera
+ && groupadd --gid 10001 tessera \
+ && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin tessera
 COPY --from=build /out /
 # Fails the build, rather than the first start, if a library is missing.
 RUN tessera-server --version && tessera --version

@@ -8,7 +8,7 @@ foreach(target tessera_server tessera_cli)
 endforeach()
 if(EXISTS ${PROJECT_SOURCE_DIR}/deploy/model/config.json)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/deploy/model/ DESTINATION ${CMAKE_INSTALL_DATADIR}/tessera/model
-          FILES_MATCHING PATTERN "*.json" PATTERN "*.safetensors" PATTERN "*.jinja" PATTERN "README.md"
+          FILES_MATCHING PATTERN "*.json" PATTERN "*.safetensors" PATTERN "*.jinja" PATTERN "README.md" PATTERN "LICENSES/*"
           PATTERN "training" EXCLUDE)
 endif()
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
