@@ -171,7 +171,16 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Load(const std::stri
     if (!document.is_object())
       return absl::InvalidArgumentError(absl::StrCat(directory, "/", name, ": expected an object"));
     for (auto& [key, value] : document.items()) {
-      if (absl::EndsWith(key, "_token") && !value.is_null()) config[key] = std::move(value);
+      if (!absl::EndsWith(key, "_token") || value.is_null() || value.is_boolean())
+        continue;  // add_bos_token, ...
+      // "<s>" or {"content": "<s>", ...}
+      const nlohmann::json* content = &value;
+      if (value.is_object() && value.contains("content")) content = &value["content"];
+      if (!content->is_string()) {
+        return absl::InvalidArgumentError(absl::StrCat(directory, "/", name, ": ", key,
+                                                       ": expected a string, found ", content->type_name()));
+      }
+      config[key] = content->get_ref<const std::string&>();
     }
   }
   std::string config_json = config.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

@@ -239,7 +239,7 @@ absl::StatusOr<Value> ToJsonFilter(Interpreter* in, const Value& v, const Argume
     if (width > 100) return TemplateError("the indentation is too wide");
     style.indent = std::string(std::max<int64_t>(width, 0), ' ');
   }
-  if (style.indent) style.item_separator = ",";
+  if (style.indent) style.item_separator.assign(1, ',');
   if (args[2] && !args[2]->is_none()) {
     const Sequence* pair = args[2]->sequence();
     if (pair == nullptr || pair->items.size() != 2)

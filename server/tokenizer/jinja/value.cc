@@ -29,9 +29,9 @@ bool KeyOf(const Value& key, std::string* out) {
     *out = d == std::floor(d) && std::abs(d) < 1e15 ? absl::StrCat("i", static_cast<int64_t>(d))
                                                     : absl::StrCat("f", d);
   } else if (key.is_none()) {
-    *out = "n";
+    out->assign(1, 'n');
   } else if (const Sequence* s = key.sequence(); s != nullptr && s->kind == Sequence::Kind::kTuple) {
-    *out = "t";
+    out->assign(1, 't');
     for (const Value& item : s->items) {
       std::string part;
       if (!KeyOf(item, &part)) return false;

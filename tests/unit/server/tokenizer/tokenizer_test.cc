@@ -1,6 +1,8 @@
 // The promises of tokenizer.h beyond equality with the library: trust, BOS, errors, hostile input, threads.
 #include "server/tokenizer/tokenizer.h"
 
+#include <unistd.h>
+
 #include <chrono>
 #include <random>
 #include <thread>
@@ -211,21 +213,40 @@ const BadFile kBadFiles[] = {
     {"ModelMissing", [](json* j) { j->erase("model"); }, kInvalid, "model: expected an object"},
     {"UnkMissing", [](json* j) { (*j)["model"]["unk_token"] = "<none>"; }, kInvalid,
      "model.unk_token: \"<none>\""},
-    {"TooDeep",
-     [](json* j) {
-       json inner = {{"type", "NFC"}};
-       for (int i = 0; i < 3000; ++i) {
-         json outer = {{"type", "Sequence"}, {"normalizers", json::array()}};
-         outer["normalizers"].push_back(std::move(inner));
-         inner = std::move(outer);
-       }
-       (*j)["normalizer"] = std::move(inner);
-     },
-     kInvalid, "nested too deeply"},
 };
 
 INSTANTIATE_TEST_SUITE_P(Files, BadTokenizerTest, testing::ValuesIn(kBadFiles),
                          [](const auto& info) { return info.param.name; });
+
+std::string Repeated(absl::string_view text, int times) {
+  std::string out;
+  for (int i = 0; i < times; ++i) out.append(text.data(), text.size());
+  return out;
+}
+
+// Far deeper than a stack is: neither the components nor anything else may recurse along with the file.
+TEST(TokenizerLoadTest, DeepNestingIsRefused) {
+  constexpr int kDepth = 200'000;
+  json file = FamilyJson("llama3");
+  file["normalizer"] = "@here@";
+  std::string text = file.dump();
+  const std::string deep = Repeated(R"({"type":"Sequence","normalizers":[)", kDepth) + Repeated("]}", kDepth);
+  text.replace(text.find("\"@here@\""), 8, deep);
+  const auto t = Tokenizer::Parse(text);
+  EXPECT_EQ(t.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(t.status().message(), HasSubstr("nested too deeply"));
+
+  const std::filesystem::path folder =
+      std::filesystem::path(testing::TempDir()) / absl::StrCat("tokenizer_deep_", getpid());
+  std::filesystem::create_directories(folder);
+  std::filesystem::copy_file(GoldenPath("tokenizer/llama3/tokenizer.json"), folder / "tokenizer.json");
+  std::ofstream(folder / "tokenizer_config.json")
+      << "{\"bos_token\": " << std::string(kDepth, '[') << std::string(kDepth, ']') << "}";
+  const auto with_config = Tokenizer::Load(folder.string());
+  EXPECT_THAT(with_config.status().message(),
+              HasSubstr("tokenizer_config.json: bos_token: expected a string, found array"));
+  std::filesystem::remove_all(folder);
+}
 
 TEST(TokenizerLoadTest, MissingFolderAndMissingFile) {
   EXPECT_EQ(Tokenizer::Load("/nonexistent").status().code(), absl::StatusCode::kNotFound);
