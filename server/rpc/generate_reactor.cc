@@ -1,5 +1,6 @@
 #include "server/rpc/generate_reactor.h"
 
+#include <memory>
 #include <utility>
 #include <variant>
 
@@ -66,6 +67,8 @@ void GenerateReactor::OnWriteDone(bool ok) {
 }
 
 void GenerateReactor::Continue() {
+  // Once the call is finished OnDone may come on another thread, before this returns.
+  const std::shared_ptr<InferenceCall> keep = weak_from_this().lock();
   absl::Status status;
   std::string reasons;
   RequestUsage usage;
@@ -96,7 +99,7 @@ void GenerateReactor::Continue() {
     reasons = reasons_;
     usage = usage_;
   }
-  // Not under the lock: this may be destroyed as soon as the call is finished.
+  // Not under the lock, which OnDone's side may want.
   LogFinished(reasons, usage, status);
   ServerWriteReactor::Finish(ToGrpcStatus(status));
 }
