@@ -49,6 +49,12 @@ struct Call {
   RetryState retry;
 };
 
+// What asking again cannot mend: the peer is no Tessera server, or does not let this caller in.
+bool IsPermanent(const absl::Status& status) {
+  return absl::IsUnimplemented(status) || absl::IsUnauthenticated(status) ||
+         absl::IsPermissionDenied(status) || absl::IsInvalidArgument(status) || absl::IsNotFound(status);
+}
+
 absl::Status CancelledByCaller() { return absl::CancelledError("cancelled by the caller"); }
 
 }  // namespace
@@ -262,7 +268,7 @@ absl::Status Client::WaitUntilServing(const CallOptions& options) {
     CallOptions probe = options;
     probe.timeout = std::min(kProbeTimeout, deadline - absl::Now());
     const absl::Status status = impl_->CheckHealth("", probe);
-    if (status.ok()) return status;
+    if (status.ok() || IsPermanent(status)) return status;
     if (options.cancellation.state()->WaitFor(kPause)) return CancelledByCaller();
     if (absl::Now() >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat(

@@ -161,7 +161,8 @@ class Client {
   // OK when the server answers SERVING for `service` (empty: the whole server); UNAVAILABLE with the state
   // otherwise. Never retried.
   absl::Status CheckHealth(const std::string& service = "", const CallOptions& options = {});
-  // Waits until the server serves, or until the call's timeout or cancellation.
+  // Waits until the server serves, or until the call's timeout or cancellation. An answer that waiting cannot
+  // change (UNIMPLEMENTED, UNAUTHENTICATED, ...) is returned at once.
   absl::Status WaitUntilServing(const CallOptions& options);
 
  private:

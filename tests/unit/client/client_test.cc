@@ -362,6 +362,19 @@ TEST(ClientHealth, WaitingForNobodyEnds) {
   EXPECT_TRUE(absl::IsUnavailable(client->GetLoad({.timeout = absl::Milliseconds(200)}).status()));
 }
 
+TEST(ClientHealth, WaitingEndsAtAnAnswerThatWaitingCannotChange) {
+  // A gRPC server without the health service.
+  grpc::EnableDefaultHealthCheckService(false);
+  grpc::ServerBuilder builder;
+  int port = 0;
+  v1::Inference::Service service;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&service);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  auto client = Connect({.address = "127.0.0.1:" + std::to_string(port)});
+  EXPECT_TRUE(absl::IsUnimplemented(client->WaitUntilServing({.timeout = absl::Seconds(30)})));
+}
+
 TEST(ClientHealth, AServerThatStartsLateIsFound) {
   int port;
   { port = FakeServer().port(); }
