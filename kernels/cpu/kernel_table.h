@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cpu/ops/glu.h"
 #include "kernels/nvfp4/bf16.h"
 
 namespace tessera::cpu {
@@ -24,9 +25,10 @@ inline constexpr int kMaxAttentionRows = 8;
 // One tile of keys for a few query rows of the same KV head; see fmha/tile.inc.h.
 struct AttentionTileArgs {
   const Bf16* k_runs[4];       // runs of 16 tokens: [head_dim / 2][16][2]
-  const Bf16* v_runs[4];       // runs of 16 tokens: [16][head_dim]
+  const Bf16* v_runs[4];       // runs of 16 tokens: [16][value_dim]
   const Bf16* next_k_runs[4];  // keys of the tile that follows, to be prefetched; never null
   int64_t head_dim;
+  int64_t value_dim;     // at most head_dim
   int rows;              // 1 .. max_attention_rows
   const float* q_panel;  // [head_dim / 2][rows][2]
   const int32_t* begin;  // [rows]: a row sees keys begin[r] .. end[r]-1 of the tile; may be none
@@ -34,7 +36,7 @@ struct AttentionTileArgs {
   float scale;
   float* max;  // [rows] running maximum
   float* sum;  // [rows] running sum of exp(score - maximum)
-  float* out;  // [rows, head_dim] running weighted values
+  float* out;  // [rows, value_dim] running weighted values
 };
 
 struct KernelTable {
@@ -52,7 +54,7 @@ struct KernelTable {
   void (*rms_norm)(const float* x, const float* weight, float eps, int64_t n, float* out);
   void (*rms_norm_bf16)(const float* x, const float* weight, float eps, int64_t n, Bf16* out);
   void (*rope_neox)(float* x, const float* cos, const float* sin, int64_t half);
-  void (*swiglu)(const float* gate, const float* up, int64_t n, Bf16* out);
+  void (*glu)(const Glu& glu, const float* gate, const float* up, int64_t n, Bf16* out);
   void (*to_bf16)(const float* x, int64_t n, Bf16* out);
   void (*to_float)(const Bf16* x, int64_t n, float* out);
   void (*scale_add)(float a, const float* x, int64_t n, float* y);       // y += a * x

@@ -8,7 +8,10 @@
 namespace tessera::cpu::reference {
 namespace {
 
-double Silu(double x) { return x / (1.0 + std::exp(-x)); }
+std::vector<double> Biased(std::vector<double> x, const float* bias) {
+  for (size_t i = 0; i < x.size() && bias != nullptr; ++i) x[i] += bias[i];
+  return x;
+}
 
 // One row of x (as doubles) times W^T.
 std::vector<double> Product(const std::vector<double>& x, const std::vector<double>& w, int64_t n) {
@@ -45,6 +48,13 @@ std::vector<double> Softmax(std::vector<double> x) {
 
 }  // namespace
 
+double GatedActivation(const Glu& glu, double gate, double up) {
+  const double limit = glu.limit;
+  const double g = std::min(gate, limit);
+  const double u = std::clamp(up, -limit, limit);
+  return g / (1.0 + std::exp(-glu.sigmoid_scale * g)) * (u + glu.up_offset);
+}
+
 std::vector<double> Weights(const PackedLinear& weights) {
   std::vector<double> result(weights.n * weights.k);
   std::vector<float> row(weights.k);
@@ -61,8 +71,8 @@ std::vector<double> Linear(const LinearInput& input, const PackedLinear& weights
   const std::vector<double> w = Weights(weights);
   std::vector<double> y;
   for (int64_t t = 0; t < input.tokens; ++t) {
-    std::vector<double> row = Product(Row(input.x + t * input.x_stride, weights.k), w, weights.n);
-    for (int64_t i = 0; i < weights.n && bias != nullptr; ++i) row[i] += bias[i];
+    const std::vector<double> row =
+        Biased(Product(Row(input.x + t * input.x_stride, weights.k), w, weights.n), bias);
     y.insert(y.end(), row.begin(), row.end());
   }
   return y;
@@ -96,12 +106,12 @@ std::vector<double> Moe(const MoeArgs& args) {
       }
       const int64_t t = i / args.top_k;
       const std::vector<double> x = Row(args.x + t * args.x_stride, hidden);
-      const std::vector<double> g = Product(x, gate, intermediate);
-      const std::vector<double> u = Product(x, up, intermediate);
+      const std::vector<double> g = Biased(Product(x, gate, intermediate), args.experts[e].gate_bias);
+      const std::vector<double> u = Biased(Product(x, up, intermediate), args.experts[e].up_bias);
       std::vector<double> h(intermediate);
       for (int64_t c = 0; c < intermediate; ++c)
-        h[c] = ToFloat(ToBf16(static_cast<float>(Silu(g[c]) * u[c])));
-      const std::vector<double> y = Product(h, down, hidden);
+        h[c] = ToFloat(ToBf16(static_cast<float>(GatedActivation(args.glu, g[c], u[c]))));
+      const std::vector<double> y = Biased(Product(h, down, hidden), args.experts[e].down_bias);
       for (int64_t c = 0; c < hidden; ++c) out[t * hidden + c] += args.weights[i] * y[c];
     }
   }
@@ -164,17 +174,18 @@ std::vector<double> RmsNorm(const float* x, int64_t x_stride, int64_t tokens, in
 std::vector<double> Attention(const AttentionArgs& args) {
   const KvCache& cache = args.cache;
   const int64_t dim = cache.head_dim;
+  const int64_t value_dim = cache.value_dim;
   const int64_t group = args.q_heads / cache.kv_heads;
   const int64_t tokens = args.num_sequences == 0 ? 0 : args.q_start[args.num_sequences];
-  std::vector<double> out(tokens * args.q_heads * dim, 0.0);
+  std::vector<double> out(tokens * args.q_heads * value_dim, 0.0);
   for (int64_t s = 0; s < args.num_sequences; ++s) {
     const int64_t q_len = args.q_start[s + 1] - args.q_start[s];
     for (int64_t kv_head = 0; kv_head < cache.kv_heads && q_len > 0; ++kv_head) {
-      std::vector<float> k(args.kv_len[s] * dim), v(args.kv_len[s] * dim);
+      std::vector<float> k(args.kv_len[s] * dim), v(args.kv_len[s] * value_dim);
       for (int64_t key = 0; key < args.kv_len[s]; ++key) {
         const int64_t block = args.block_table[s * args.block_table_stride + key / cache.block_size];
         ReadKv(cache, block * cache.block_size + key % cache.block_size, kv_head, k.data() + key * dim,
-               v.data() + key * dim);
+               v.data() + key * value_dim);
       }
       for (int64_t row = 0; row < q_len * group; ++row) {
         const int64_t token = args.q_start[s] + row / group;
@@ -193,9 +204,9 @@ std::vector<double> Attention(const AttentionArgs& args) {
         }
         if (args.sinks != nullptr) scores.push_back(args.sinks[head]);
         const std::vector<double> p = Softmax(scores);
-        double* sum = out.data() + (token * args.q_heads + head) * dim;
+        double* sum = out.data() + (token * args.q_heads + head) * value_dim;
         for (int64_t key = first; key <= position; ++key) {
-          for (int64_t d = 0; d < dim; ++d) sum[d] += p[key - first] * v[key * dim + d];
+          for (int64_t d = 0; d < value_dim; ++d) sum[d] += p[key - first] * v[key * value_dim + d];
         }
       }
     }

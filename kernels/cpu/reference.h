@@ -14,6 +14,8 @@
 
 namespace tessera::cpu::reference {
 
+double GatedActivation(const Glu& glu, double gate, double up);
+
 // Weights as doubles, [n, k], tensor scale applied.
 std::vector<double> Weights(const PackedLinear& weights);
 
@@ -36,7 +38,7 @@ Routing Route(const RouterConfig& config, const float* logits, int64_t logits_st
 std::vector<double> RmsNorm(const float* x, int64_t x_stride, int64_t tokens, int64_t dim,
                             const float* weight, double eps);
 
-// [tokens, q_heads * head_dim]; all scores of a row at once, ordinary softmax.
+// [tokens, q_heads * value_dim]; all scores of a row at once, ordinary softmax.
 std::vector<double> Attention(const AttentionArgs& args);
 
 }  // namespace tessera::cpu::reference

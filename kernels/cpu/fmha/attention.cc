@@ -32,12 +32,12 @@ struct SequencePlan {
 struct RowState {
   float max[kMaxAttentionRows];
   float sum[kMaxAttentionRows];
-  float* out;  // [rows, head_dim]
+  float* out;  // [rows, value_dim]
 
-  void Clear(int rows, int64_t head_dim) {
+  void Clear(int rows, int64_t value_dim) {
     std::fill(max, max + rows, kMinusInfinity);
     std::fill(sum, sum + rows, 0.0f);
-    std::fill(out, out + rows * head_dim, 0.0f);
+    std::fill(out, out + rows * value_dim, 0.0f);
   }
 };
 
@@ -54,6 +54,7 @@ class AttentionCall {
         pool_(pool),
         group_(args.q_heads / args.cache.kv_heads),
         dim_(args.cache.head_dim),
+        value_dim_(args.cache.value_dim),
         plans_(reinterpret_cast<SequencePlan*>(workspace)),
         partials_(
             reinterpret_cast<float*>(workspace + Align((args.num_sequences + 1) * sizeof(SequencePlan)))) {}
@@ -107,7 +108,7 @@ class AttentionCall {
   }
 
   float* Partial(const SequencePlan& plan, int64_t merge_row, int64_t split) const {
-    return partials_ + (plan.first_partial + merge_row * plan.splits + split) * (dim_ + 2);
+    return partials_ + (plan.first_partial + merge_row * plan.splits + split) * (value_dim_ + 2);
   }
 
   void RunTask(int64_t task) {
@@ -137,26 +138,26 @@ class AttentionCall {
         float* partial = Partial(plan, kv_head * Rows(s) + first_row + r, split);
         partial[0] = state.max[r];
         partial[1] = state.sum[r];
-        std::copy(state.out + r * dim_, state.out + (r + 1) * dim_, partial + 2);
+        std::copy(state.out + r * value_dim_, state.out + (r + 1) * value_dim_, partial + 2);
       }
       return;
     }
     alignas(64) float total_out[kMaxAttentionRows * kMaxHeadDim];
     RowState total;
     total.out = total_out;
-    total.Clear(rows, dim_);
+    total.Clear(rows, value_dim_);
     const int64_t first_split = keys[0].begin / kAttentionSplit;
     const int64_t end_split = CeilDiv(keys[rows - 1].end, kAttentionSplit);
     for (int64_t i = first_split; i < end_split; ++i) {
       RunSplit(s, kv_head, q_panel, rows, keys, i, &state);
       for (int r = 0; r < rows; ++r) {
         if (!Sees(keys[r], i)) continue;
-        Merge(state.max[r], state.sum[r], state.out + r * dim_, &total.max[r], &total.sum[r],
-              total.out + r * dim_);
+        Merge(state.max[r], state.sum[r], state.out + r * value_dim_, &total.max[r], &total.sum[r],
+              total.out + r * value_dim_);
       }
     }
     for (int r = 0; r < rows; ++r) {
-      Finish(s, kv_head, first_row + r, total.max[r], total.sum[r], total.out + r * dim_);
+      Finish(s, kv_head, first_row + r, total.max[r], total.sum[r], total.out + r * value_dim_);
     }
   }
 
@@ -176,13 +177,14 @@ class AttentionCall {
   // Rows ascend in position, so the first row's begin and the last row's end bound the keys of all.
   void RunSplit(int64_t s, int64_t kv_head, const float* q_panel, int rows, const Range* keys, int64_t split,
                 RowState* state) const {
-    state->Clear(rows, dim_);
+    state->Clear(rows, value_dim_);
     const int64_t begin = std::max(split * kAttentionSplit, keys[0].begin / kAttentionTile * kAttentionTile);
     const int64_t end = std::min((split + 1) * kAttentionSplit, keys[rows - 1].end);
     int32_t row_begin[kMaxAttentionRows];
     int32_t row_end[kMaxAttentionRows];
     AttentionTileArgs tile;
     tile.head_dim = dim_;
+    tile.value_dim = value_dim_;
     tile.rows = rows;
     tile.q_panel = q_panel;
     tile.begin = row_begin;
@@ -199,22 +201,22 @@ class AttentionCall {
       for (int64_t i = 0; i < kAttentionTile / kKvTokenRun; ++i) {
         // Runs past the last key are not read; they repeat a valid address.
         const int64_t key = first + i * kKvTokenRun < end ? first + i * kKvTokenRun : first;
-        const int64_t offset = RunOffset(s, kv_head, key);
-        tile.k_runs[i] = args_.cache.k + offset;
-        tile.v_runs[i] = args_.cache.v + offset;
+        const int64_t run = RunSlot(s, kv_head, key);
+        tile.k_runs[i] = args_.cache.k + run * dim_;
+        tile.v_runs[i] = args_.cache.v + run * value_dim_;
         const int64_t next_key = key + kAttentionTile;
         tile.next_k_runs[i] =
-            next_key < end ? args_.cache.k + RunOffset(s, kv_head, next_key) : tile.k_runs[i];
+            next_key < end ? args_.cache.k + RunSlot(s, kv_head, next_key) * dim_ : tile.k_runs[i];
       }
       table_.attention_tile(tile);
     }
   }
 
-  int64_t RunOffset(int64_t s, int64_t kv_head, int64_t key) const {
+  // Where a run of keys begins, in slots of its KV head's order.
+  int64_t RunSlot(int64_t s, int64_t kv_head, int64_t key) const {
     const KvCache& cache = args_.cache;
     const int64_t block = args_.block_table[s * args_.block_table_stride + key / cache.block_size];
-    return block * cache.block_elements() +
-           (kv_head * cache.block_size + key % cache.block_size) * cache.head_dim;
+    return (block * cache.kv_heads + kv_head) * cache.block_size + key % cache.block_size;
   }
 
   // Adds one split's result to the total of the splits before it.
@@ -225,7 +227,7 @@ class AttentionCall {
     table_.exp_sum(scale, new_max, 2, scale);
     *total_sum = *total_sum * scale[0] + sum * scale[1];
     *total_max = new_max;
-    table_.merge(scale[0], total_out, scale[1], out, dim_);
+    table_.merge(scale[0], total_out, scale[1], out, value_dim_);
   }
 
   // Divides by the softmax's sum and stores. A sink joins the sum here.
@@ -241,12 +243,12 @@ class AttentionCall {
       factor = scale[0];
     }
     factor /= sum;
-    for (int64_t d = 0; d < dim_; ++d) out[d] *= factor;
+    for (int64_t d = 0; d < value_dim_; ++d) out[d] *= factor;
     if (args_.out != nullptr) {
-      table_.to_bf16(out, dim_, args_.out + token * args_.out_stride + head * dim_);
+      table_.to_bf16(out, value_dim_, args_.out + token * args_.out_stride + head * value_dim_);
     }
     if (args_.out_float != nullptr) {
-      std::copy(out, out + dim_, args_.out_float + token * args_.out_float_stride + head * dim_);
+      std::copy(out, out + value_dim_, args_.out_float + token * args_.out_float_stride + head * value_dim_);
     }
   }
 
@@ -259,7 +261,7 @@ class AttentionCall {
     float total_max = kMinusInfinity;
     float total_sum = 0;
     alignas(64) float total_out[kMaxHeadDim];
-    std::fill(total_out, total_out + dim_, 0.0f);
+    std::fill(total_out, total_out + value_dim_, 0.0f);
     for (int64_t split = 0; split < plan.splits; ++split) {
       if (!Sees(keys, split)) continue;
       const float* partial = Partial(plan, merge_row, split);
@@ -272,7 +274,8 @@ class AttentionCall {
   const KernelTable& table_;
   ThreadPool& pool_;
   const int64_t group_;
-  const int64_t dim_;
+  const int64_t dim_;        // of queries and keys
+  const int64_t value_dim_;  // of values and results
   SequencePlan* plans_;
   float* partials_;
 };
@@ -309,13 +312,13 @@ absl::Status CheckSequences(const AttentionArgs& args, int64_t* tokens, int64_t*
 }  // namespace
 
 size_t AttentionWorkspaceBytes(int64_t tokens, int64_t num_sequences, int64_t max_kv_len, int64_t q_heads,
-                               int64_t /*kv_heads*/, int64_t head_dim, int num_threads) {
+                               int64_t value_dim, int num_threads) {
   const size_t plans = Align((num_sequences + 1) * sizeof(SequencePlan));
   if (num_threads <= 1) return plans;
   // A shared-out sequence has tasks of more than 1/(kTasksPerThread * threads) of the whole work each, so
   // there are fewer such tasks than that, each with at most kMaxAttentionRows rows.
   const int64_t rows = std::min(tokens * q_heads, kTasksPerThread * num_threads * kMaxAttentionRows);
-  return plans + Align(rows * CeilDiv(max_kv_len, kAttentionSplit) * (head_dim + 2) * sizeof(float));
+  return plans + Align(rows * CeilDiv(max_kv_len, kAttentionSplit) * (value_dim + 2) * sizeof(float));
 }
 
 absl::Status Attention(const AttentionArgs& args, Workspace workspace, ThreadPool& pool) {
@@ -327,8 +330,9 @@ absl::Status Attention(const AttentionArgs& args, Workspace workspace, ThreadPoo
   int64_t tokens = 0;
   int64_t max_kv_len = 0;
   TESSERA_KERNEL_RETURN_IF_ERROR(CheckSequences(args, &tokens, &max_kv_len));
-  const int64_t row = args.q_heads * args.cache.head_dim;
-  TESSERA_KERNEL_RETURN_IF_ERROR(CheckMatrix("Attention", "q", args.q, args.q_stride, tokens, row));
+  TESSERA_KERNEL_RETURN_IF_ERROR(
+      CheckMatrix("Attention", "q", args.q, args.q_stride, tokens, args.q_heads * args.cache.head_dim));
+  const int64_t row = args.q_heads * args.cache.value_dim;
   TESSERA_KERNEL_CHECK(tokens == 0 || args.out != nullptr || args.out_float != nullptr,
                        "Attention: no output is given");
   if (args.out != nullptr) {
@@ -339,7 +343,7 @@ absl::Status Attention(const AttentionArgs& args, Workspace workspace, ThreadPoo
         CheckMatrix("Attention", "out_float", args.out_float, args.out_float_stride, tokens, row));
   }
   const size_t needed = AttentionWorkspaceBytes(tokens, args.num_sequences, max_kv_len, args.q_heads,
-                                                args.cache.kv_heads, args.cache.head_dim, pool.num_threads());
+                                                args.cache.value_dim, pool.num_threads());
   TESSERA_KERNEL_RETURN_IF_ERROR(CheckWorkspace("Attention", workspace, needed));
   if (tokens == 0) return absl::OkStatus();
   AttentionCall(args, workspace.data, pool).Run();

@@ -41,7 +41,7 @@ struct AttentionArgs {
   float softmax_scale = 0;
   int64_t window = 0;            // 0: none
   const float* sinks = nullptr;  // [q_heads] logits that join the softmax's sum and carry no value; or null
-  Bf16* out = nullptr;           // [tokens, q_heads, head_dim], tokens out_stride apart; or null
+  Bf16* out = nullptr;           // [tokens, q_heads, value_dim], tokens out_stride apart; or null
   int64_t out_stride = 0;
   float* out_float = nullptr;  // the same before rounding; one of the two must be given
   int64_t out_float_stride = 0;
@@ -49,7 +49,7 @@ struct AttentionArgs {
 
 // For a batch of at most `tokens` query tokens in at most `num_sequences` sequences of at most max_kv_len.
 size_t AttentionWorkspaceBytes(int64_t tokens, int64_t num_sequences, int64_t max_kv_len, int64_t q_heads,
-                               int64_t kv_heads, int64_t head_dim, int num_threads);
+                               int64_t value_dim, int num_threads);
 
 // Fails with INVALID_ARGUMENT, before writing, on shapes, block ids, pointers or a workspace that do not fit.
 absl::Status Attention(const AttentionArgs& args, Workspace workspace, ThreadPool& pool);

@@ -52,13 +52,13 @@ static void AccumulateValues(const AttentionTileArgs& a, int row0, int64_t d, in
   F16 sum[R][W];
   VEC_UNROLL
   for (int r = 0; r < R; ++r) {
-    const float* out = a.out + (row0 + r) * a.head_dim + d;
+    const float* out = a.out + (row0 + r) * a.value_dim + d;
     VEC_UNROLL
     for (int w = 0; w < W; ++w)
       sum[r][w] = Mul(LoadN(out + 16 * w, width - 16 * w < 16 ? width - 16 * w : 16), Set(alpha[row0 + r]));
   }
   const auto value = [&](int j, F16* v) VEC_LAMBDA_INLINE {
-    const Bf16* source = a.v_runs[j / 16] + (j % 16) * a.head_dim + d;
+    const Bf16* source = a.v_runs[j / 16] + (j % 16) * a.value_dim + d;
     if (width == 16 * W) {
       VEC_UNROLL
       for (int w = 0; w < W; ++w) v[w] = LoadBf16(source + 16 * w);
@@ -81,7 +81,8 @@ static void AccumulateValues(const AttentionTileArgs& a, int row0, int64_t d, in
     VEC_UNROLL
     for (int r = 0; r < R; ++r) one_row(r, a.begin[row0 + r], begin);
   }
-  // Meanwhile the next tile's keys come nearer: a line for each key and 32 columns is just all of them.
+  // Meanwhile the next tile's keys come nearer: a line for each key and 32 columns is just all of them, where
+  // values are as long as keys.
   const auto* next_k = reinterpret_cast<const char*>(a.next_k_runs[0]);
   for (int j = begin; j < end; ++j) {
     if (d % 32 == 0) {
@@ -103,7 +104,7 @@ static void AccumulateValues(const AttentionTileArgs& a, int row0, int64_t d, in
   }
   VEC_UNROLL
   for (int r = 0; r < R; ++r) {
-    float* out = a.out + (row0 + r) * a.head_dim + d;
+    float* out = a.out + (row0 + r) * a.value_dim + d;
     VEC_UNROLL
     for (int w = 0; w < W; ++w) StoreN(sum[r][w], out + 16 * w, width - 16 * w < 16 ? width - 16 * w : 16);
   }
@@ -114,11 +115,11 @@ static void ValueColumns(const AttentionTileArgs& a, int row0, int begin, int en
                          const float (*p)[64]) {
   constexpr int kWidth = 16 * kValueVectors;
   int64_t d = 0;
-  for (; d + kWidth <= a.head_dim; d += kWidth) {
+  for (; d + kWidth <= a.value_dim; d += kWidth) {
     AccumulateValues<R, kValueVectors>(a, row0, d, kWidth, begin, end, alpha, p);
   }
-  for (; d < a.head_dim; d += 16) {
-    const int64_t width = a.head_dim - d < 16 ? a.head_dim - d : 16;
+  for (; d < a.value_dim; d += 16) {
+    const int64_t width = a.value_dim - d < 16 ? a.value_dim - d : 16;
     AccumulateValues<R, 1>(a, row0, d, width, begin, end, alpha, p);
   }
 }

@@ -43,7 +43,7 @@ struct PackedLinear {
   int64_t n = 0;  // output features
   int64_t k = 0;  // input features
   const std::byte* data = nullptr;
-  float tensor_scale = 1.0f;  // multiplies every output; 1 for BF16
+  float tensor_scale = 1.0f;  // multiplies every output
 
   int64_t num_tiles() const { return (n + kTileRows - 1) / kTileRows; }
   int64_t tile_bytes() const {

@@ -44,11 +44,9 @@ inline bool PanelIsRow(const KernelTable& table, int t, int64_t k) {
 inline void MultiplyTile(const KernelTable& table, const PackedLinear& weights, int64_t tile,
                          const void* panel, int t, float* out) {
   const std::byte* data = weights.data + tile * weights.tile_bytes();
-  if (weights.format == WeightFormat::kBf16) {
-    table.bf16_tile(data, weights.k, panel, t, out);
-    return;
-  }
-  table.nvfp4_tile(data, weights.k, panel, t, out);
+  const auto multiply = weights.format == WeightFormat::kBf16 ? table.bf16_tile : table.nvfp4_tile;
+  multiply(data, weights.k, panel, t, out);
+  if (weights.tensor_scale == 1.0f) return;
   for (int i = 0; i < 16 * t; ++i) out[i] *= weights.tensor_scale;
 }
 

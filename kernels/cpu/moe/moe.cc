@@ -28,7 +28,7 @@ struct Layout {
   size_t offsets;   // int32 [experts + 1]: an expert's first sorted place
   size_t active;    // int32 [experts]: experts that have tokens, ascending
   size_t x_panels;  // gathered inputs
-  size_t h_panels;  // SwiGLU results, as panels for the down projection
+  size_t h_panels;  // activations, as panels for the down projection
   size_t y;         // float [assignments, hidden], sorted
   size_t total;
 
@@ -92,7 +92,7 @@ absl::Status CheckArguments(const MoeArgs& args) {
   return absl::OkStatus();
 }
 
-// Writes t x 16 SwiGLU results (columns first_column.. of the down projection's input) into a panel.
+// Writes t x 16 activations (columns first_column.. of the down projection's input) into a panel.
 template <typename Value, typename Convert>
 void StorePanelColumns(const Bf16* h, int t, int64_t first_column, int64_t columns, Value* panel,
                        Convert convert) {
@@ -101,6 +101,15 @@ void StorePanelColumns(const Bf16* h, int t, int64_t first_column, int64_t colum
     const bool inside = first_column + c < columns;
     Value* out = panel + ((first_column + c) / 2 * t) * 2 + c % 2;
     for (int i = 0; i < t; ++i) out[2 * i] = convert(inside ? h[16 * i + c] : Bf16{});
+  }
+}
+
+// Adds rows row0.. of a bias to one tile's results for t tokens.
+void AddBias(const float* bias, int64_t row0, int64_t n, int t, float* result) {
+  if (bias == nullptr) return;
+  const int64_t rows = std::min(kTileRows, n - row0);
+  for (int i = 0; i < t; ++i) {
+    for (int64_t r = 0; r < rows; ++r) result[kTileRows * i + r] += bias[row0 + r];
   }
 }
 
@@ -199,7 +208,9 @@ class Moe {
         for (int64_t tile = first_tile; tile < end_tile; ++tile) {
           MultiplyTile(table_, weights.gate, tile, x, t, gate);
           MultiplyTile(table_, weights.up, tile, x, t, up);
-          table_.swiglu(gate, up, 16 * t, h);
+          AddBias(weights.gate_bias, tile * kTileRows, intermediate_, t, gate);
+          AddBias(weights.up_bias, tile * kTileRows, intermediate_, t, up);
+          table_.glu(args_.glu, gate, up, kTileRows * t, h);
           if (table_.panel_value_bytes(t) == static_cast<int>(sizeof(Bf16))) {
             StorePanelColumns(h, t, tile * kTileRows, intermediate_, reinterpret_cast<Bf16*>(out),
                               [](Bf16 v) { return v; });
@@ -219,6 +230,7 @@ class Moe {
     pool_.ParallelFor(num_active_ * cut.chunks, [&](int64_t chunk) {
       const int32_t expert = active_[chunk / cut.chunks];
       const PackedLinear& weights = args_.experts[expert].down;
+      const float* bias = args_.experts[expert].down_bias;
       const int64_t first_tile = chunk % cut.chunks * cut.tiles_per_chunk;
       const int64_t end_tile = std::min(first_tile + cut.tiles_per_chunk, weights.num_tiles());
       const PanelCut panels = Panels(expert);
@@ -229,6 +241,7 @@ class Moe {
         for (int64_t tile = first_tile; tile < end_tile; ++tile) {
           MultiplyTile(table_, weights, tile, h_panels_ + PanelBytes(first, intermediate_), t, result);
           const int64_t row0 = tile * kTileRows;
+          AddBias(bias, row0, hidden_, t, result);
           const int64_t rows = std::min(kTileRows, hidden_ - row0);
           for (int i = 0; i < t; ++i) {
             std::copy(result + 16 * i, result + 16 * i + rows, y_ + (first + i) * hidden_ + row0);

@@ -1,7 +1,8 @@
-// The mixture-of-experts layer: for each token the weighted sum of its experts' SwiGLU networks.
+// The mixture-of-experts layer: for each token the weighted sum of its experts' gated networks.
 //
-//   out[t] (+)= sum over j of weights[t, j] * down_e( bf16( silu(gate_e(x[t])) * up_e(x[t]) ) ),  e = ids[t,
-//   j]
+//   out[t] (+)= sum over j of weights[t, j] * down_e( bf16( act(gate_e(x[t]), up_e(x[t])) ) ),  e = ids[t, j]
+//
+// where each matrix may have a bias, and act is SwiGLU or a clamped relative of it (see Glu).
 //
 // The sum over j runs in ascending j, in float. Tokens are sorted by expert (stable counting sort), each
 // active expert's weights are read once, and an expert with 0, 1 or many tokens takes the same path with the
@@ -15,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "kernels/cpu/linear/packed_linear.h"
+#include "kernels/cpu/ops/glu.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/nvfp4/bf16.h"
@@ -23,14 +25,18 @@ namespace tessera::cpu {
 
 // Formats and tensor scales may differ between the three and between experts; shapes may not.
 struct MoeExpert {
-  PackedLinear gate;  // [intermediate, hidden]
-  PackedLinear up;    // [intermediate, hidden]
-  PackedLinear down;  // [hidden, intermediate]
+  PackedLinear gate;                 // [intermediate, hidden]
+  PackedLinear up;                   // [intermediate, hidden]
+  PackedLinear down;                 // [hidden, intermediate]
+  const float* gate_bias = nullptr;  // [intermediate], or null
+  const float* up_bias = nullptr;    // [intermediate], or null
+  const float* down_bias = nullptr;  // [hidden], or null; inside the weighted sum
 };
 
 struct MoeArgs {
   absl::Span<const MoeExpert> experts;
   int top_k = 0;
+  Glu glu;
   const Bf16* x = nullptr;  // [tokens, hidden]
   int64_t x_stride = 0;
   int64_t tokens = 0;

@@ -110,14 +110,15 @@ absl::Status Rope(RopeKind kind, float* x, int64_t stride, int64_t tokens, int64
   return absl::OkStatus();
 }
 
-absl::Status SwiGlu(const float* gate, int64_t gate_stride, const float* up, int64_t up_stride,
-                    int64_t tokens, int64_t dim, Bf16* out, int64_t out_stride, ThreadPool& pool) {
-  TESSERA_KERNEL_RETURN_IF_ERROR(CheckMatrix("SwiGlu", "gate", gate, gate_stride, tokens, dim));
-  TESSERA_KERNEL_RETURN_IF_ERROR(CheckMatrix("SwiGlu", "up", up, up_stride, tokens, dim));
-  TESSERA_KERNEL_RETURN_IF_ERROR(CheckMatrix("SwiGlu", "out", out, out_stride, tokens, dim));
+absl::Status GatedActivation(const Glu& glu, const float* gate, int64_t gate_stride, const float* up,
+                             int64_t up_stride, int64_t tokens, int64_t dim, Bf16* out, int64_t out_stride,
+                             ThreadPool& pool) {
+  TESSERA_KERNEL_RETURN_IF_ERROR(CheckMatrix("GatedActivation", "gate", gate, gate_stride, tokens, dim));
+  TESSERA_KERNEL_RETURN_IF_ERROR(CheckMatrix("GatedActivation", "up", up, up_stride, tokens, dim));
+  TESSERA_KERNEL_RETURN_IF_ERROR(CheckMatrix("GatedActivation", "out", out, out_stride, tokens, dim));
   const KernelTable& table = Kernels();
   ForEachRow(tokens, dim, pool, [&](int64_t t) {
-    table.swiglu(gate + t * gate_stride, up + t * up_stride, dim, out + t * out_stride);
+    table.glu(glu, gate + t * gate_stride, up + t * up_stride, dim, out + t * out_stride);
   });
   return absl::OkStatus();
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "kernels/cpu/ops/glu.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/nvfp4/bf16.h"
 
@@ -40,9 +41,10 @@ absl::Status RopeTable(const int32_t* positions, int64_t tokens, const double* i
 absl::Status Rope(RopeKind kind, float* x, int64_t stride, int64_t tokens, int64_t heads, int64_t head_dim,
                   int64_t rotary_dim, const float* cos, const float* sin, ThreadPool& pool);
 
-// out = bf16(silu(gate) * up), silu(v) = v / (1 + exp(-v)); [tokens, dim] each.
-absl::Status SwiGlu(const float* gate, int64_t gate_stride, const float* up, int64_t up_stride,
-                    int64_t tokens, int64_t dim, Bf16* out, int64_t out_stride, ThreadPool& pool);
+// out = bf16(act(gate, up)); [tokens, dim] each.
+absl::Status GatedActivation(const Glu& glu, const float* gate, int64_t gate_stride, const float* up,
+                             int64_t up_stride, int64_t tokens, int64_t dim, Bf16* out, int64_t out_stride,
+                             ThreadPool& pool);
 
 // out[t] = float(table[ids[t]]) for a row-major BF16 table [vocab, dim]. An id outside [0, vocab) is an
 // error that names its place.

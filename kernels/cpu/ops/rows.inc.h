@@ -58,10 +58,18 @@ static void RopeNeoxRow(float* x, const float* cos, const float* sin, int64_t ha
   }
 }
 
-static void SwiGluRow(const float* gate, const float* up, int64_t n, Bf16* out) {
+static void GluRow(const Glu& glu, const float* gate, const float* up, int64_t n, Bf16* out) {
+  const F16 scale = Set(-glu.sigmoid_scale);
+  const F16 offset = Set(glu.up_offset);
+  const F16 one = Set(1.0f);
   for (int64_t i = 0; i < n; i += 16) {
     const int64_t count = n - i < 16 ? n - i : 16;
-    StoreBf16N(Mul(Silu(LoadN(gate + i, count)), LoadN(up + i, count)), out + i, count);
+    F16 g = LoadN(gate + i, count);
+    g = ReplaceAbove(g, glu.limit, g, glu.limit);
+    F16 u = LoadN(up + i, count);
+    u = ReplaceAbove(ReplaceBelow(u, -glu.limit, u, -glu.limit), glu.limit, u, glu.limit);
+    const F16 gated = Div(g, Add(one, Exp(Mul(scale, g))));
+    StoreBf16N(Mul(gated, Add(u, offset)), out + i, count);
   }
 }
 

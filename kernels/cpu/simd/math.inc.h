@@ -24,5 +24,3 @@ static VEC_INLINE F16 Exp(F16 x) {
   const F16 result = ScaleByPowerOfTwo(p, n);
   return ReplaceAbove(ReplaceBelow(result, kLowest, x, 0.0f), kHighest, x, __builtin_inff());
 }
-
-static VEC_INLINE F16 Silu(F16 x) { return Div(x, Add(Set(1.0f), Exp(Sub(Zero(), x)))); }

@@ -58,9 +58,10 @@ class CpuBackend : public Backend {
       cache.kv_heads = layer.attention.num_kv_heads;
       cache.block_size = config.block_size;
       cache.head_dim = layer.attention.head_dim;
+      cache.value_dim = layer.attention.head_dim;
       cache.k = next;
-      cache.v = next + cache.elements();
-      next += 2 * cache.elements();
+      cache.v = next + cache.k_elements();
+      next += cache.k_elements() + cache.v_elements();
       if (absl::Status status = cpu::CheckKvCache(cache); !status.ok()) return status;
       caches.push_back(cache);
     }

@@ -122,7 +122,7 @@ absl::Status Forward::Attend(const StepInput& step, const LayerSpec& spec, const
   args.out_stride = q_stride;
   status = Attention(args,
                      Scratch(AttentionWorkspaceBytes(tokens, step.num_sequences, step.max_kv_len, q_heads,
-                                                     kv_heads, head_dim, pool_.num_threads())),
+                                                     head_dim, pool_.num_threads())),
                      pool_);
   if (!status.ok()) return status;
   return Linear({attended_.data(), q_stride, tokens},
@@ -141,7 +141,8 @@ absl::Status Forward::DenseMlp(int64_t tokens, const LayerSpec& spec, const CpuL
   absl::Status status = LinearGroup({normed_.data(), hidden_size, tokens}, projections,
                                     Scratch(LinearWorkspaceBytes(tokens, hidden_size)), pool_);
   if (!status.ok()) return status;
-  status = SwiGlu(gate, intermediate, up, intermediate, tokens, intermediate, activated, intermediate, pool_);
+  status = GatedActivation(Glu{}, gate, intermediate, up, intermediate, tokens, intermediate, activated,
+                           intermediate, pool_);
   if (!status.ok()) return status;
   return Linear({activated, intermediate, tokens},
                 {mlp.down, hidden_.data(), hidden_size, nullptr, /*accumulate=*/true},

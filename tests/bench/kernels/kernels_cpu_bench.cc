@@ -237,10 +237,10 @@ class Bench {
     KvCache cache;
     cache.kv_heads = kKvHeads;
     cache.block_size = kBlock;
-    cache.head_dim = kDim;
-    cache.num_blocks = static_cast<int64_t>(memory_.size() / 2 / sizeof(Bf16)) / cache.block_elements();
+    cache.head_dim = cache.value_dim = kDim;
+    cache.num_blocks = static_cast<int64_t>(memory_.size() / 2 / sizeof(Bf16)) / cache.k_block_elements();
     cache.k = reinterpret_cast<Bf16*>(memory_.data());
-    cache.v = cache.k + cache.elements();
+    cache.v = cache.k + cache.k_elements();
     std::vector<int32_t> blocks(cache.num_blocks);
     for (int64_t b = 0; b < cache.num_blocks; ++b) blocks[b] = static_cast<int32_t>(b);
     std::shuffle(blocks.begin(), blocks.end(), engine_);
@@ -252,8 +252,8 @@ class Bench {
     std::vector<Bf16> out(q.size());
     std::vector<int32_t> q_start, kv_len(num_sequences, static_cast<int32_t>(length));
     for (int64_t s = 0; s <= num_sequences; ++s) q_start.push_back(static_cast<int32_t>(s * q_len));
-    const Workspace workspace = Scratch(
-        AttentionWorkspaceBytes(tokens, num_sequences, length, kHeads, kKvHeads, kDim, pool_.num_threads()));
+    const Workspace workspace =
+        Scratch(AttentionWorkspaceBytes(tokens, num_sequences, length, kHeads, kDim, pool_.num_threads()));
     const double seconds = Time([&](int64_t round) {
       AttentionArgs args;
       args.cache = cache;

@@ -17,6 +17,9 @@ struct Shape {
   int64_t block_size = 16;
   int64_t window = 0;
   bool sinks = false;
+  int64_t value_dim = 0;  // 0: as head_dim
+
+  int64_t values() const { return value_dim > 0 ? value_dim : head_dim; }
 };
 
 // A KV cache in which each sequence's blocks are scattered; every slot that no token was written to is NaN.
@@ -30,8 +33,9 @@ class Fixture {
     cache_.kv_heads = shape.kv_heads;
     cache_.block_size = shape.block_size;
     cache_.head_dim = shape.head_dim;
-    k_.emplace(cache_.elements());
-    v_.emplace(cache_.elements());
+    cache_.value_dim = shape.values();
+    k_.emplace(cache_.k_elements());
+    v_.emplace(cache_.v_elements());
     cache_.k = k_->data();
     cache_.v = v_->data();
     std::vector<int32_t> blocks(cache_.num_blocks);
@@ -41,6 +45,7 @@ class Fixture {
                         0x7fffffff);  // an entry past the end must not be used
     size_t next = 0;
     const int64_t row = shape.kv_heads * shape.head_dim;
+    const int64_t v_row = shape.kv_heads * shape.values();
     ThreadPool pool(1);
     for (size_t s = 0; s < lengths.size(); ++s) {
       for (int64_t b = 0; b * shape.block_size < lengths[s]; ++b)
@@ -48,8 +53,8 @@ class Fixture {
       std::vector<int64_t> slots;
       for (int64_t t = 0; t < lengths[s]; ++t) slots.push_back(Slot(s, t));
       const std::vector<float> k = random_.Normals(lengths[s] * row);
-      const std::vector<float> v = random_.Normals(lengths[s] * row);
-      EXPECT_TRUE(WriteKv(cache_, k.data(), row, v.data(), row, slots.data(), lengths[s], pool).ok());
+      const std::vector<float> v = random_.Normals(lengths[s] * v_row);
+      EXPECT_TRUE(WriteKv(cache_, k.data(), row, v.data(), v_row, slots.data(), lengths[s], pool).ok());
       q_.push_back(random_.Normals(lengths[s] * shape.q_heads * shape.head_dim, 2.0f));
     }
     sinks_ = random_.Normals(shape.q_heads);
@@ -64,6 +69,7 @@ class Fixture {
   std::vector<float> Run(const std::vector<int64_t>& first, const std::vector<int64_t>& end, int threads,
                          std::vector<double>* expected = nullptr) {
     const int64_t row = shape_.q_heads * shape_.head_dim;
+    const int64_t out_row = shape_.q_heads * shape_.values();
     std::vector<int32_t> q_start = {0}, kv_len;
     std::vector<float> q;
     for (size_t s = 0; s < lengths_.size(); ++s) {
@@ -72,8 +78,8 @@ class Fixture {
       kv_len.push_back(static_cast<int32_t>(end[s]));
     }
     const int64_t tokens = q_start.back();
-    std::vector<float> out(tokens * row, kNaN);
-    std::vector<Bf16> out_bf16(tokens * row);
+    std::vector<float> out(tokens * out_row, kNaN);
+    std::vector<Bf16> out_bf16(tokens * out_row);
     AttentionArgs args;
     args.cache = cache_;
     args.q_heads = shape_.q_heads;
@@ -88,12 +94,12 @@ class Fixture {
     args.window = shape_.window;
     args.sinks = shape_.sinks ? sinks_.data() : nullptr;
     args.out_float = out.data();
-    args.out_float_stride = row;
+    args.out_float_stride = out_row;
     args.out = out_bf16.data();
-    args.out_stride = row;
+    args.out_stride = out_row;
     ThreadPool pool(threads);
-    AlignedBuffer<std::byte> workspace(AttentionWorkspaceBytes(
-        tokens, args.num_sequences, max_len_, shape_.q_heads, shape_.kv_heads, shape_.head_dim, threads));
+    AlignedBuffer<std::byte> workspace(AttentionWorkspaceBytes(tokens, args.num_sequences, max_len_,
+                                                               shape_.q_heads, shape_.values(), threads));
     const absl::Status status = Attention(args, workspace.workspace(), pool);
     EXPECT_TRUE(status.ok()) << status;
     for (size_t i = 0; i < out.size(); ++i) EXPECT_EQ(out_bf16[i], ToBf16(out[i]));
@@ -132,7 +138,10 @@ TEST_P(AttentionTest, MatchesDoublePrecision) {
                           {4, 4, 128, 16, 100},
                           {8, 2, 64, 16, 0, true},
                           {10, 2, 64, 32, 37, true},
-                          {4, 2, 64, 16, 1}};
+                          {4, 2, 64, 16, 1},
+                          {16, 1, 576, 16, 0, false, 512},
+                          {5, 1, 40, 16, 0, false, 24},
+                          {6, 2, 36, 32, 30, true, 18}};
   for (const Shape& shape : shapes) {
     SCOPED_TRACE(::testing::Message()
                  << shape.q_heads << " query heads, " << shape.kv_heads << " KV heads, dim " << shape.head_dim
@@ -161,11 +170,11 @@ TEST_P(AttentionTest, LongSequenceMatchesDoublePrecisionWhoeverShares) {
 }
 
 TEST_P(AttentionTest, DecodeAndAnyPrefillChunkGiveTheSameBits) {
-  for (const Shape& shape :
-       {Shape{4, 2, 64}, Shape{3, 3, 80}, Shape{8, 1, 64, 32}, Shape{10, 2, 64, 16, 90, true}}) {
+  for (const Shape& shape : {Shape{4, 2, 64}, Shape{3, 3, 80}, Shape{8, 1, 64, 32},
+                             Shape{10, 2, 64, 16, 90, true}, Shape{9, 1, 144, 16, 0, false, 128}}) {
     const int64_t length = 540;
     Fixture fixture(shape, {length}, 7);
-    const int64_t row = shape.q_heads * shape.head_dim;
+    const int64_t row = shape.q_heads * shape.values();
     const std::vector<float> whole = fixture.Run({0}, {length}, 2);
     for (int64_t t : {0, 1, 15, 16, 63, 64, 65, 127, 400, 511, 512, 513, 539}) {
       const std::vector<float> decode = fixture.Run({t}, {t + 1}, 3);
@@ -216,7 +225,7 @@ TEST_P(AttentionTest, RefusesWhatDoesNotFit) {
   std::vector<float> q(2 * 4 * 64), out(2 * 4 * 64, 5.0f);
   const int32_t q_start[] = {0, 2}, kv_len[] = {20}, table[] = {0, 3};
   AttentionArgs good;
-  good.cache = {k.data(), v.data(), 4, 2, 16, 64};
+  good.cache = {k.data(), v.data(), 4, 2, 16, 64, 64};
   good.q_heads = 4;
   good.q = q.data();
   good.q_stride = 256;
@@ -229,7 +238,7 @@ TEST_P(AttentionTest, RefusesWhatDoesNotFit) {
   good.out_float = out.data();
   good.out_float_stride = 256;
   ThreadPool pool(2);
-  AlignedBuffer<std::byte> workspace(AttentionWorkspaceBytes(2, 1, 20, 4, 2, 64, 2));
+  AlignedBuffer<std::byte> workspace(AttentionWorkspaceBytes(2, 1, 20, 4, 64, 2));
   const auto refused = [&](auto change) {
     AttentionArgs args = good;
     change(args);
@@ -240,6 +249,8 @@ TEST_P(AttentionTest, RefusesWhatDoesNotFit) {
   EXPECT_TRUE(refused([](AttentionArgs& a) { a.cache.block_size = 8; }));
   EXPECT_TRUE(refused([](AttentionArgs& a) { a.cache.head_dim = 63; }));
   EXPECT_TRUE(refused([](AttentionArgs& a) { a.cache.head_dim = 1024; }));
+  EXPECT_TRUE(refused([](AttentionArgs& a) { a.cache.value_dim = 66; }));
+  EXPECT_TRUE(refused([](AttentionArgs& a) { a.cache.value_dim = 31; }));
   EXPECT_TRUE(refused([](AttentionArgs& a) { a.cache.k = nullptr; }));
   EXPECT_TRUE(refused([](AttentionArgs& a) { a.cache.num_blocks = 3; }));
   EXPECT_TRUE(refused([](AttentionArgs& a) { a.q_stride = 255; }));
@@ -254,7 +265,7 @@ TEST_P(AttentionTest, RefusesWhatDoesNotFit) {
 
 TEST(KvCacheTest, WritesAndReadsEverySlotAndSkipsNegativeOnes) {
   AlignedBuffer<Bf16> k(3 * 2 * 32 * 10), v(3 * 2 * 32 * 10);
-  const KvCache cache = {k.data(), v.data(), 3, 2, 32, 10};
+  const KvCache cache = {k.data(), v.data(), 3, 2, 32, 10, 10};
   Random random(4);
   const int64_t tokens = 96;
   const std::vector<float> keys = random.Normals(tokens * 20), values = random.Normals(tokens * 20);

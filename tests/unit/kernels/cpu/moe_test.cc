@@ -24,6 +24,20 @@ class Experts {
   }
   absl::Span<const MoeExpert> view() const { return experts_; }
 
+  // The same experts with a bias on each matrix.
+  Experts& AddBiases() {
+    Random random(12);
+    for (MoeExpert& expert : experts_) {
+      for (const auto& [bias, n] :
+           {std::pair(&expert.gate_bias, expert.gate.n), std::pair(&expert.up_bias, expert.up.n),
+            std::pair(&expert.down_bias, expert.down.n)}) {
+        biases_.push_back(std::make_unique<std::vector<float>>(random.Normals(n)));
+        *bias = biases_.back()->data();
+      }
+    }
+    return *this;
+  }
+
  private:
   static PackedLinear Scaled(PackedLinear weights, int64_t k) {
     if (weights.format == WeightFormat::kNvfp4) weights.tensor_scale /= std::sqrt(static_cast<float>(k));
@@ -31,6 +45,7 @@ class Experts {
   }
   std::vector<std::unique_ptr<TestWeights>> weights_;
   std::vector<MoeExpert> experts_;
+  std::vector<std::unique_ptr<std::vector<float>>> biases_;
 };
 
 struct Batch {
@@ -55,12 +70,13 @@ Batch MakeBatch(int64_t tokens, int top_k, int experts, int64_t hidden, uint32_t
 }
 
 std::vector<float> RunMoe(absl::Span<const MoeExpert> experts, const Batch& batch, int64_t first,
-                          int64_t tokens, int threads, MoeArgs* args_out = nullptr) {
+                          int64_t tokens, int threads, MoeArgs* args_out = nullptr, const Glu& glu = {}) {
   const int64_t hidden = experts[0].gate.k;
   std::vector<float> out(tokens * hidden, kNaN);
   MoeArgs args;
   args.experts = experts;
   args.top_k = batch.top_k;
+  args.glu = glu;
   args.x = batch.x.data() + first * hidden;
   args.x_stride = hidden;
   args.tokens = tokens;
@@ -124,6 +140,26 @@ TEST_P(MoeTest, ATokenAloneGivesTheSameBitsAsInAnyBatch) {
         ASSERT_TRUE(SameBits(part.data(), alone.data() + first * hidden, size * hidden))
             << first << "+" << size;
       }
+    }
+  }
+}
+
+TEST_P(MoeTest, BiasesAndClampedActivationMatchDoublePrecisionAloneAndTogether) {
+  const Glu glu{/*limit=*/1.5f, /*sigmoid_scale=*/1.702f, /*up_offset=*/1.0f};
+  for (WeightFormat format : {WeightFormat::kNvfp4, WeightFormat::kBf16}) {
+    const int64_t hidden = 48, intermediate = 80, tokens = 21;
+    Experts experts(format, 5, hidden, intermediate);
+    experts.AddBiases();
+    const Batch batch = MakeBatch(tokens, 2, 5, hidden, 9);
+    MoeArgs args;
+    const std::vector<float> out = RunMoe(experts.view(), batch, 0, tokens, 2, &args, glu);
+    const std::vector<double> expected = reference::Moe(args);
+    double magnitude = 0;
+    for (double v : expected) magnitude = std::max(magnitude, std::fabs(v));
+    for (size_t i = 0; i < out.size(); ++i) ASSERT_NEAR(out[i], expected[i], 3e-4 * magnitude) << i;
+    for (int64_t t = 0; t < tokens; ++t) {
+      const std::vector<float> one = RunMoe(experts.view(), batch, t, 1, 1, nullptr, glu);
+      ASSERT_TRUE(SameBits(one.data(), out.data() + t * hidden, hidden)) << t;
     }
   }
 }

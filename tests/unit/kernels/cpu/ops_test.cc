@@ -116,10 +116,35 @@ TEST_P(OpsTest, SwiGluMatchesDoublePrecision) {
   gate[0] = -200.0f;  // silu underflows to zero, not NaN
   gate[1] = 200.0f;
   std::vector<Bf16> out(tokens * dim);
-  ASSERT_TRUE(SwiGlu(gate.data(), dim, up.data(), dim, tokens, dim, out.data(), dim, pool_).ok());
+  ASSERT_TRUE(
+      GatedActivation(Glu{}, gate.data(), dim, up.data(), dim, tokens, dim, out.data(), dim, pool_).ok());
   for (int64_t i = 0; i < tokens * dim; ++i) {
     const double expected = gate[i] / (1.0 + std::exp(-static_cast<double>(gate[i]))) * up[i];
     EXPECT_NEAR(ToFloat(out[i]), expected, std::fabs(expected) * 0x1.01p-8 + 1e-30) << gate[i];
+  }
+}
+
+TEST_P(OpsTest, ClampedActivationMatchesDoublePrecision) {
+  const int64_t tokens = 5, dim = 43;
+  const Glu glu{/*limit=*/2.5f, /*sigmoid_scale=*/1.702f, /*up_offset=*/1.0f};
+  std::vector<float> gate = random_.Normals(tokens * dim, 3.0f), up = random_.Normals(tokens * dim, 3.0f);
+  gate[0] = -200.0f;  // not clamped below
+  gate[1] = 200.0f;
+  up[2] = -200.0f;
+  up[3] = 200.0f;
+  gate[4] = up[5] = kNaN;
+  std::vector<Bf16> out(tokens * dim);
+  ASSERT_TRUE(
+      GatedActivation(glu, gate.data(), dim, up.data(), dim, tokens, dim, out.data(), dim, pool_).ok());
+  for (int64_t i = 0; i < tokens * dim; ++i) {
+    if (i == 4 || i == 5) {
+      EXPECT_TRUE(std::isnan(ToFloat(out[i])));
+      continue;
+    }
+    const double g = std::min(static_cast<double>(gate[i]), 2.5);
+    const double u = std::clamp(static_cast<double>(up[i]), -2.5, 2.5);
+    const double expected = g / (1.0 + std::exp(-1.702 * g)) * (u + 1.0);
+    EXPECT_NEAR(ToFloat(out[i]), expected, std::fabs(expected) * 0x1.01p-8 + 1e-6) << gate[i] << " " << up[i];
   }
 }
 
@@ -158,7 +183,7 @@ TEST_P(OpsTest, RefuseShapesThatDoNotFit) {
   EXPECT_FALSE(HeadRmsNorm(x.data(), 16, 2, 0, 16, nullptr, 1e-6f, pool_).ok());
   EXPECT_FALSE(Rope(RopeKind::kNeox, x.data(), 16, 2, 1, 16, 18, x.data(), x.data(), pool_).ok());
   EXPECT_FALSE(Rope(RopeKind::kNeox, x.data(), 16, 2, 1, 16, 3, x.data(), x.data(), pool_).ok());
-  EXPECT_FALSE(SwiGlu(x.data(), 16, x.data(), 8, 2, 16, out.data(), 16, pool_).ok());
+  EXPECT_FALSE(GatedActivation(Glu{}, x.data(), 16, x.data(), 8, 2, 16, out.data(), 16, pool_).ok());
   EXPECT_FALSE(ConvertToBf16(x.data(), 16, -1, 16, out.data(), 16, pool_).ok());
   EXPECT_TRUE(ConvertToBf16(nullptr, 16, 0, 16, nullptr, 16, pool_).ok());
 }

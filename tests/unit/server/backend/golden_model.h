@@ -64,10 +64,12 @@ class TestModel {
       cache.kv_heads = layer.attention.num_kv_heads;
       cache.block_size = block_size;
       cache.head_dim = layer.attention.head_dim;
+      cache.value_dim = layer.attention.head_dim;
       memory_.emplace_back();
-      cache.k = memory_.back().Reserve(2 * cache.elements());
-      cache.v = cache.k + cache.elements();
-      std::memset(static_cast<void*>(cache.k), 0xff, 2 * cache.elements() * sizeof(Bf16));
+      const int64_t elements = cache.k_elements() + cache.v_elements();
+      cache.k = memory_.back().Reserve(elements);
+      cache.v = cache.k + cache.k_elements();
+      std::memset(static_cast<void*>(cache.k), 0xff, elements * sizeof(Bf16));
       caches_.push_back(cache);
     }
   }
