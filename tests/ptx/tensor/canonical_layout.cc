@@ -5,11 +5,16 @@ namespace tessera::ptx {
 uint32_t ApplySwizzle(Swizzle swizzle, uint32_t address, uint8_t base_offset) {
   const uint32_t line = (address >> 7) - base_offset;
   switch (swizzle) {
-    case Swizzle::kNone: return address;
-    case Swizzle::k32B: return address ^ ((line & 1) << 4);
-    case Swizzle::k64B: return address ^ ((line & 3) << 4);
-    case Swizzle::k128B: return address ^ ((line & 7) << 4);
-    case Swizzle::k128B32BAtom: return address ^ ((line & 3) << 5);
+    case Swizzle::kNone:
+      return address;
+    case Swizzle::k32B:
+      return address ^ ((line & 1) << 4);
+    case Swizzle::k64B:
+      return address ^ ((line & 3) << 4);
+    case Swizzle::k128B:
+      return address ^ ((line & 7) << 4);
+    case Swizzle::k128B32BAtom:
+      return address ^ ((line & 3) << 5);
   }
   return address;
 }

@@ -14,7 +14,9 @@ struct FragmentPlace {
 };
 
 // A: register `reg` of lane `lane` is 32-bit word `column` of K of row `row`.
-constexpr FragmentPlace PlaceFragmentA(int lane, int reg) { return {lane / 4 + 8 * (reg % 2), lane % 4 + 4 * (reg / 2)}; }
+constexpr FragmentPlace PlaceFragmentA(int lane, int reg) {
+  return {lane / 4 + 8 * (reg % 2), lane % 4 + 4 * (reg / 2)};
+}
 
 // B (mma.sync): register `reg` is 32-bit word `column` of K of column `row` of B (B is K-major: "col").
 constexpr FragmentPlace PlaceFragmentB(int lane, int reg) { return {lane / 4, lane % 4 + 4 * reg}; }

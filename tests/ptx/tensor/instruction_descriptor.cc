@@ -13,9 +13,10 @@ constexpr struct {
   std::string_view name;
   int k;
 } kKinds[] = {
-    {MmaKind::kF16, "f16", 16},           {MmaKind::kTF32, "tf32", 8},   {MmaKind::kF8F6F4, "f8f6f4", 32},
-    {MmaKind::kI8, "i8", 32},             {MmaKind::kMxF8F6F4, "mxf8f6f4", 32},
-    {MmaKind::kMxF4, "mxf4", 64},         {MmaKind::kMxF4NvF4, "mxf4nvf4", 64},
+    {MmaKind::kF16, "f16", 16},           {MmaKind::kTF32, "tf32", 8},
+    {MmaKind::kF8F6F4, "f8f6f4", 32},     {MmaKind::kI8, "i8", 32},
+    {MmaKind::kMxF8F6F4, "mxf8f6f4", 32}, {MmaKind::kMxF4, "mxf4", 64},
+    {MmaKind::kMxF4NvF4, "mxf4nvf4", 64},
 };
 
 // Which types a kind takes, by their codes.
@@ -48,13 +49,18 @@ TypeCodes Codes(const TypeCode (&codes)[N]) {
 
 TypeCodes OperandTypes(MmaKind kind) {
   switch (kind) {
-    case MmaKind::kF16: return Codes(kF16Types);
-    case MmaKind::kTF32: return Codes(kTF32Types);
+    case MmaKind::kF16:
+      return Codes(kF16Types);
+    case MmaKind::kTF32:
+      return Codes(kTF32Types);
     case MmaKind::kF8F6F4:
-    case MmaKind::kMxF8F6F4: return Codes(kF8Types);
-    case MmaKind::kI8: return Codes(kI8Types);
+    case MmaKind::kMxF8F6F4:
+      return Codes(kF8Types);
+    case MmaKind::kI8:
+      return Codes(kI8Types);
     case MmaKind::kMxF4:
-    case MmaKind::kMxF4NvF4: return Codes(kF4Types);
+    case MmaKind::kMxF4NvF4:
+      return Codes(kF4Types);
   }
   return Codes(kF16Types);
 }
@@ -81,12 +87,14 @@ std::optional<uint32_t> CodeOf(TypeCodes codes, ElementType type) {
   return std::nullopt;
 }
 
-uint32_t Field(uint32_t word, int first, int last) { return (word >> first) & ((1u << (last - first + 1)) - 1); }
+uint32_t Field(uint32_t word, int first, int last) {
+  return (word >> first) & ((1u << (last - first + 1)) - 1);
+}
 
 template <typename... Args>
 absl::Status Refuse(MmaKind kind, const absl::FormatSpec<Args...>& format, const Args&... args) {
-  return absl::InvalidArgumentError(
-      absl::StrFormat("instruction descriptor of kind::%s: %s", Name(kind), absl::StrFormat(format, args...)));
+  return absl::InvalidArgumentError(absl::StrFormat("instruction descriptor of kind::%s: %s", Name(kind),
+                                                    absl::StrFormat(format, args...)));
 }
 
 absl::Status RequireZero(MmaKind kind, uint32_t word, int first, int last) {
@@ -106,7 +114,8 @@ absl::Status CheckM(MmaKind kind, int m, const MmaQualifiers& qualifiers) {
     return Refuse(kind, "M is %d; cta_group::1 takes 128", m);
   }
   if (pair ? (m == 128 || m == 256) : (m == 64 || m == 128)) return absl::OkStatus();
-  return Refuse(kind, "M is %d; cta_group::%d takes %s", m, qualifiers.cta_group, pair ? "128 or 256" : "64 or 128");
+  return Refuse(kind, "M is %d; cta_group::%d takes %s", m, qualifiers.cta_group,
+                pair ? "128 or 256" : "64 or 128");
 }
 
 absl::Status CheckN(MmaKind kind, const InstructionDescriptor& d, const MmaQualifiers& qualifiers) {
@@ -125,20 +134,23 @@ absl::Status CheckN(MmaKind kind, const InstructionDescriptor& d, const MmaQuali
     why = " with an MN-major 8-bit B";
   }
   if (d.n >= step && d.n <= 256 && d.n % step == 0) return absl::OkStatus();
-  return Refuse(kind, "N is %d; cta_group::%d%s takes multiples of %d up to 256", d.n, qualifiers.cta_group, why, step);
+  return Refuse(kind, "N is %d; cta_group::%d%s takes multiples of %d up to 256", d.n, qualifiers.cta_group,
+                why, step);
 }
 
 absl::Status CheckScales(MmaKind kind, const InstructionDescriptor& d, int scale_vector) {
   if (d.scale_type == ElementType::kUE4M3) {
-    if (kind != MmaKind::kMxF4NvF4) return Refuse(kind, "bit 23 chooses ue4m3 scales; only kind::mxf4nvf4 has them");
+    if (kind != MmaKind::kMxF4NvF4)
+      return Refuse(kind, "bit 23 chooses ue4m3 scales; only kind::mxf4nvf4 has them");
     if (scale_vector != 4) {
-      return Refuse(kind, "bit 23 chooses ue4m3 scales, which need scale_vec::4X; the instruction says %dX", scale_vector);
+      return Refuse(kind, "bit 23 chooses ue4m3 scales, which need scale_vec::4X; the instruction says %dX",
+                    scale_vector);
     }
   }
   for (auto [name, id] : {std::pair{"A", d.a_scale_id}, std::pair{"B", d.b_scale_id}}) {
     if (id % scale_vector != 0) {
-      return Refuse(kind, "the scale-factor id of %s is %d; scale_vec::%dX takes %s", name, static_cast<int>(id),
-                    scale_vector, scale_vector == 4 ? "0" : "0 or 2");
+      return Refuse(kind, "the scale-factor id of %s is %d; scale_vec::%dX takes %s", name,
+                    static_cast<int>(id), scale_vector, scale_vector == 4 ? "0" : "0 or 2");
     }
   }
   return absl::OkStatus();
@@ -200,8 +212,8 @@ absl::StatusOr<InstructionDescriptor> DecodeInstructionDescriptor(MmaKind kind, 
     const uint32_t code = Field(bits, first, first + 2);
     const std::optional<ElementType> found = TypeOf(types, code);
     if (!found) {
-      return Refuse(kind, "the format of %s in bits %d-%d of 0x%08x is %d; the kind takes %s", name, first, first + 2,
-                    bits, code, ListOf(types));
+      return Refuse(kind, "the format of %s in bits %d-%d of 0x%08x is %d; the kind takes %s", name, first,
+                    first + 2, bits, code, ListOf(types));
     }
     *type = *found;
   }
@@ -222,7 +234,9 @@ absl::StatusOr<InstructionDescriptor> DecodeInstructionDescriptor(MmaKind kind, 
     d.m = static_cast<int>(Field(bits, 24, 28)) * 16;
     d.max_shift = static_cast<uint8_t>(Field(bits, 30, 31));
     const std::optional<ElementType> d_type = TypeOf(Codes(kDTypes), Field(bits, 4, 5));
-    if (!d_type) return Refuse(kind, "the format of D in bits 4-5 of 0x%08x is 3; %s exist", bits, ListOf(Codes(kDTypes)));
+    if (!d_type)
+      return Refuse(kind, "the format of D in bits 4-5 of 0x%08x is 3; %s exist", bits,
+                    ListOf(Codes(kDTypes)));
     d.d_type = *d_type;
   }
   return d;
@@ -243,13 +257,15 @@ absl::StatusOr<uint32_t> EncodeInstructionDescriptor(MmaKind kind, const Instruc
   if (d.m < 0 || d.m % m_step != 0 || d.m / m_step > m_limit) {
     return Refuse(kind, "M %d is no multiple of %d up to %d", d.m, m_step, m_step * m_limit);
   }
-  uint32_t bits = static_cast<uint32_t>(d.sparse) << 2 | *a << 7 | *b << 10 | static_cast<uint32_t>(d.negate_a) << 13 |
-                  static_cast<uint32_t>(d.negate_b) << 14 | static_cast<uint32_t>(d.a_major == Major::kMN) << 15 |
+  uint32_t bits = static_cast<uint32_t>(d.sparse) << 2 | *a << 7 | *b << 10 |
+                  static_cast<uint32_t>(d.negate_a) << 13 | static_cast<uint32_t>(d.negate_b) << 14 |
+                  static_cast<uint32_t>(d.a_major == Major::kMN) << 15 |
                   static_cast<uint32_t>(d.b_major == Major::kMN) << 16 | static_cast<uint32_t>(d.n / 8) << 17;
   if (scaled) {
     bits |= static_cast<uint32_t>(d.b_scale_id & 3) << 4 |
-            static_cast<uint32_t>(d.scale_type == ElementType::kUE8M0) << 23 | static_cast<uint32_t>(d.m / 128) << 27 |
-            static_cast<uint32_t>(d.a_scale_id & 3) << 29 | static_cast<uint32_t>(d.k96) << 31;
+            static_cast<uint32_t>(d.scale_type == ElementType::kUE8M0) << 23 |
+            static_cast<uint32_t>(d.m / 128) << 27 | static_cast<uint32_t>(d.a_scale_id & 3) << 29 |
+            static_cast<uint32_t>(d.k96) << 31;
   } else {
     bits |= (d.sparsity_selector & 3u) | static_cast<uint32_t>(d.saturate) << 3 | *out << 4 |
             static_cast<uint32_t>(d.m / 16) << 24 | static_cast<uint32_t>(d.max_shift & 3) << 30;
@@ -258,12 +274,14 @@ absl::StatusOr<uint32_t> EncodeInstructionDescriptor(MmaKind kind, const Instruc
 }
 
 absl::Status CheckInstruction(MmaKind kind, const InstructionDescriptor& d, const MmaQualifiers& qualifiers) {
-  if (d.sparse) return absl::UnimplementedError(absl::StrFormat("sparse A (bit 2) with kind::%s", Name(kind)));
+  if (d.sparse)
+    return absl::UnimplementedError(absl::StrFormat("sparse A (bit 2) with kind::%s", Name(kind)));
   if (d.k96) {
     return absl::UnimplementedError(
         absl::StrFormat("K = 96 (bit 31) with kind::%s, which only sm_103a has", Name(kind)));
   }
-  if (qualifiers.weight_stationary && qualifiers.cta_group == 2) return Refuse(kind, ".ws has no cta_group::2");
+  if (qualifiers.weight_stationary && qualifiers.cta_group == 2)
+    return Refuse(kind, ".ws has no cta_group::2");
   if (qualifiers.weight_stationary && IsBlockScaled(kind)) return Refuse(kind, "the kind has no .ws");
   if (absl::Status s = CheckM(kind, d.m, qualifiers); !s.ok()) return s;
   if (absl::Status s = CheckN(kind, d, qualifiers); !s.ok()) return s;
@@ -274,21 +292,29 @@ absl::Status CheckInstruction(MmaKind kind, const InstructionDescriptor& d, cons
     const bool half_allowed = kind == MmaKind::kF16;
     if (integer != (d.d_type == ElementType::kS32) || (d.d_type == ElementType::kF16 && !half_allowed)) {
       return Refuse(kind, "D is %s; the kind takes %s", Name(d.d_type),
-                    integer ? "s32" : half_allowed ? "f16 or f32" : "f32");
+                    integer        ? "s32"
+                    : half_allowed ? "f16 or f32"
+                                   : "f32");
     }
     if (d.d_type == ElementType::kF16 && (d.a_type != ElementType::kF16 || d.b_type != ElementType::kF16)) {
-      return Refuse(kind, "D is f16 with A %s and B %s; an f16 D takes f16 operands", Name(d.a_type), Name(d.b_type));
+      return Refuse(kind, "D is f16 with A %s and B %s; an f16 D takes f16 operands", Name(d.a_type),
+                    Name(d.b_type));
     }
     if (d.saturate && !integer) return Refuse(kind, "bit 3 (saturate) is for integers");
-    if (d.max_shift != 0 && !qualifiers.weight_stationary) return Refuse(kind, "bits 30-31 (shift) are for .ws");
+    if (d.max_shift != 0 && !qualifiers.weight_stationary)
+      return Refuse(kind, "bits 30-31 (shift) are for .ws");
   }
-  if (kind == MmaKind::kI8 && (d.negate_a || d.negate_b)) return Refuse(kind, "integers cannot be negated (bits 13, 14)");
-  for (auto [name, major, type] : {std::tuple{"A", d.a_major, d.a_type}, std::tuple{"B", d.b_major, d.b_type}}) {
+  if (kind == MmaKind::kI8 && (d.negate_a || d.negate_b))
+    return Refuse(kind, "integers cannot be negated (bits 13, 14)");
+  for (auto [name, major, type] :
+       {std::tuple{"A", d.a_major, d.a_type}, std::tuple{"B", d.b_major, d.b_type}}) {
     if (major == Major::kMN && BitsOf(type) < 8) {
-      return Refuse(kind, "%s of type %s is MN-major; elements below 8 bits are K-major only", name, Name(type));
+      return Refuse(kind, "%s of type %s is MN-major; elements below 8 bits are K-major only", name,
+                    Name(type));
     }
   }
-  if (qualifiers.a_in_tmem && d.a_major == Major::kMN) return Refuse(kind, "A in tensor memory is K-major only (bit 15)");
+  if (qualifiers.a_in_tmem && d.a_major == Major::kMN)
+    return Refuse(kind, "A in tensor memory is K-major only (bit 15)");
   return absl::OkStatus();
 }
 

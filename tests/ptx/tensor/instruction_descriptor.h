@@ -84,7 +84,8 @@ absl::StatusOr<InstructionDescriptor> DecodeInstructionDescriptor(MmaKind kind, 
 absl::StatusOr<uint32_t> EncodeInstructionDescriptor(MmaKind kind, const InstructionDescriptor& descriptor);
 
 // M, N, types, majors, scale ids against the kind and the qualifiers. Unimplemented for sparse A and K = 96.
-absl::Status CheckInstruction(MmaKind kind, const InstructionDescriptor& descriptor, const MmaQualifiers& qualifiers);
+absl::Status CheckInstruction(MmaKind kind, const InstructionDescriptor& descriptor,
+                              const MmaQualifiers& qualifiers);
 
 }  // namespace tessera::ptx
 

@@ -51,14 +51,17 @@ Matrix Multiply(const Matrix& a, const Matrix& b) {
 
 uint32_t RoundAccumulator(ElementType type, double sum, bool saturate) {
   switch (type) {
-    case ElementType::kF16: return RoundToF16(sum);
+    case ElementType::kF16:
+      return RoundToF16(sum);
     case ElementType::kS32: {
       if (saturate) {
-        sum = std::clamp<double>(sum, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max());
+        sum =
+            std::clamp<double>(sum, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max());
       }
       return static_cast<uint32_t>(static_cast<int64_t>(sum));
     }
-    default: return RoundToF32(sum);
+    default:
+      return RoundToF32(sum);
   }
 }
 
@@ -74,25 +77,29 @@ double ChunkElement(ElementType type, Packing packing, absl::Span<const uint8_t>
   return Decode(type, word >> (bit % 8));
 }
 
-absl::StatusOr<Matrix> LoadOperand(const MatrixDescriptor& descriptor, Major major, ElementType type, Packing packing,
-                                   int rows, int k, ReadChunk read) {
+absl::StatusOr<Matrix> LoadOperand(const MatrixDescriptor& descriptor, Major major, ElementType type,
+                                   Packing packing, int rows, int k, ReadChunk read) {
   const int elements = ChunkElements(type, packing);
   Matrix matrix(rows, k);
   uint8_t bytes[kChunkBytes];
   if (major == Major::kK) {
     for (int row = 0; row < rows; ++row) {
       for (int chunk = 0; chunk < k / elements; ++chunk) {
-        if (absl::Status status = read(KMajorChunkAddress(descriptor, row, chunk), bytes); !status.ok()) return status;
-        for (int i = 0; i < elements; ++i) matrix.at(row, chunk * elements + i) = ChunkElement(type, packing, bytes, i);
+        if (absl::Status status = read(KMajorChunkAddress(descriptor, row, chunk), bytes); !status.ok())
+          return status;
+        for (int i = 0; i < elements; ++i)
+          matrix.at(row, chunk * elements + i) = ChunkElement(type, packing, bytes, i);
       }
     }
     return matrix;
   }
   for (int x = 0; x < k; ++x) {
     for (int chunk = 0; chunk * elements < rows; ++chunk) {
-      if (absl::Status status = read(MnMajorChunkAddress(descriptor, x, chunk), bytes); !status.ok()) return status;
+      if (absl::Status status = read(MnMajorChunkAddress(descriptor, x, chunk), bytes); !status.ok())
+        return status;
       const int count = std::min(elements, rows - chunk * elements);
-      for (int i = 0; i < count; ++i) matrix.at(chunk * elements + i, x) = ChunkElement(type, packing, bytes, i);
+      for (int i = 0; i < count; ++i)
+        matrix.at(chunk * elements + i, x) = ChunkElement(type, packing, bytes, i);
     }
   }
   return matrix;

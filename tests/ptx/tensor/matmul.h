@@ -54,8 +54,8 @@ double ChunkElement(ElementType type, Packing packing, absl::Span<const uint8_t>
 using ReadChunk = absl::FunctionRef<absl::Status(uint32_t address, uint8_t* bytes)>;
 
 // Decodes an operand of `rows` x `k` elements from shared memory, through its descriptor's canonical layout.
-absl::StatusOr<Matrix> LoadOperand(const MatrixDescriptor& descriptor, Major major, ElementType type, Packing packing,
-                                   int rows, int k, ReadChunk read);
+absl::StatusOr<Matrix> LoadOperand(const MatrixDescriptor& descriptor, Major major, ElementType type,
+                                   Packing packing, int rows, int k, ReadChunk read);
 
 }  // namespace tessera::ptx
 

@@ -10,9 +10,9 @@ namespace {
 
 // How a format with a sign spends its codes of the highest exponent.
 enum class Specials {
-  kNone,     // finite values like any other
-  kOneNaN,   // only the highest mantissa is NaN (E4M3)
-  kIeee,     // infinity, and NaN for any other mantissa
+  kNone,    // finite values like any other
+  kOneNaN,  // only the highest mantissa is NaN (E4M3)
+  kIeee,    // infinity, and NaN for any other mantissa
 };
 
 double DecodeFloat(uint32_t bits, int exponent_bits, int mantissa_bits, Specials specials) {
@@ -23,7 +23,8 @@ double DecodeFloat(uint32_t bits, int exponent_bits, int mantissa_bits, Specials
   const int bias = static_cast<int>(highest >> 1);
   double value;
   if (exponent == highest && specials == Specials::kIeee) {
-    value = mantissa == 0 ? std::numeric_limits<double>::infinity() : std::numeric_limits<double>::quiet_NaN();
+    value =
+        mantissa == 0 ? std::numeric_limits<double>::infinity() : std::numeric_limits<double>::quiet_NaN();
   } else if (exponent == highest && specials == Specials::kOneNaN && mantissa == (1u << mantissa_bits) - 1) {
     value = std::numeric_limits<double>::quiet_NaN();
   } else if (exponent == 0) {
@@ -54,15 +55,18 @@ const Table& E5M2Table() {
   return table;
 }
 const Table& E2M3Table() {
-  static const Table table = MakeTable([](uint32_t c) { return DecodeFloat(c & 0x3f, 2, 3, Specials::kNone); });
+  static const Table table =
+      MakeTable([](uint32_t c) { return DecodeFloat(c & 0x3f, 2, 3, Specials::kNone); });
   return table;
 }
 const Table& E3M2Table() {
-  static const Table table = MakeTable([](uint32_t c) { return DecodeFloat(c & 0x3f, 3, 2, Specials::kNone); });
+  static const Table table =
+      MakeTable([](uint32_t c) { return DecodeFloat(c & 0x3f, 3, 2, Specials::kNone); });
   return table;
 }
 const Table& E2M1Table() {
-  static const Table table = MakeTable([](uint32_t c) { return DecodeFloat(c & 0xf, 2, 1, Specials::kNone); });
+  static const Table table =
+      MakeTable([](uint32_t c) { return DecodeFloat(c & 0xf, 2, 1, Specials::kNone); });
   return table;
 }
 const Table& UE8M0Table() {
@@ -76,20 +80,34 @@ const Table& UE8M0Table() {
 
 std::string_view Name(ElementType type) {
   switch (type) {
-    case ElementType::kF16: return "f16";
-    case ElementType::kBF16: return "bf16";
-    case ElementType::kTF32: return "tf32";
-    case ElementType::kF32: return "f32";
-    case ElementType::kE4M3: return "e4m3";
-    case ElementType::kE5M2: return "e5m2";
-    case ElementType::kE2M3: return "e2m3";
-    case ElementType::kE3M2: return "e3m2";
-    case ElementType::kE2M1: return "e2m1";
-    case ElementType::kUE8M0: return "ue8m0";
-    case ElementType::kUE4M3: return "ue4m3";
-    case ElementType::kS8: return "s8";
-    case ElementType::kU8: return "u8";
-    case ElementType::kS32: return "s32";
+    case ElementType::kF16:
+      return "f16";
+    case ElementType::kBF16:
+      return "bf16";
+    case ElementType::kTF32:
+      return "tf32";
+    case ElementType::kF32:
+      return "f32";
+    case ElementType::kE4M3:
+      return "e4m3";
+    case ElementType::kE5M2:
+      return "e5m2";
+    case ElementType::kE2M3:
+      return "e2m3";
+    case ElementType::kE3M2:
+      return "e3m2";
+    case ElementType::kE2M1:
+      return "e2m1";
+    case ElementType::kUE8M0:
+      return "ue8m0";
+    case ElementType::kUE4M3:
+      return "ue4m3";
+    case ElementType::kS8:
+      return "s8";
+    case ElementType::kU8:
+      return "u8";
+    case ElementType::kS32:
+      return "s32";
   }
   return "?";
 }
@@ -97,14 +115,19 @@ std::string_view Name(ElementType type) {
 int BitsOf(ElementType type) {
   switch (type) {
     case ElementType::kF16:
-    case ElementType::kBF16: return 16;
+    case ElementType::kBF16:
+      return 16;
     case ElementType::kTF32:
     case ElementType::kF32:
-    case ElementType::kS32: return 32;
+    case ElementType::kS32:
+      return 32;
     case ElementType::kE2M3:
-    case ElementType::kE3M2: return 6;
-    case ElementType::kE2M1: return 4;
-    default: return 8;
+    case ElementType::kE3M2:
+      return 6;
+    case ElementType::kE2M1:
+      return 4;
+    default:
+      return 8;
   }
 }
 
@@ -114,20 +137,34 @@ bool IsInteger(ElementType type) {
 
 double Decode(ElementType type, uint32_t bits) {
   switch (type) {
-    case ElementType::kF16: return DecodeFloat(bits & 0xffff, 5, 10, Specials::kIeee);
-    case ElementType::kBF16: return std::bit_cast<float>(bits << 16);
-    case ElementType::kTF32: return std::bit_cast<float>(bits & 0xffffe000u);
-    case ElementType::kF32: return std::bit_cast<float>(bits);
-    case ElementType::kE4M3: return E4M3Table()[bits & 0xff];
-    case ElementType::kE5M2: return E5M2Table()[bits & 0xff];
-    case ElementType::kE2M3: return E2M3Table()[bits & 0xff];
-    case ElementType::kE3M2: return E3M2Table()[bits & 0xff];
-    case ElementType::kE2M1: return E2M1Table()[bits & 0xff];
-    case ElementType::kUE8M0: return UE8M0Table()[bits & 0xff];
-    case ElementType::kUE4M3: return E4M3Table()[bits & 0x7f];
-    case ElementType::kS8: return static_cast<int8_t>(bits & 0xff);
-    case ElementType::kU8: return static_cast<uint8_t>(bits & 0xff);
-    case ElementType::kS32: return static_cast<int32_t>(bits);
+    case ElementType::kF16:
+      return DecodeFloat(bits & 0xffff, 5, 10, Specials::kIeee);
+    case ElementType::kBF16:
+      return std::bit_cast<float>(bits << 16);
+    case ElementType::kTF32:
+      return std::bit_cast<float>(bits & 0xffffe000u);
+    case ElementType::kF32:
+      return std::bit_cast<float>(bits);
+    case ElementType::kE4M3:
+      return E4M3Table()[bits & 0xff];
+    case ElementType::kE5M2:
+      return E5M2Table()[bits & 0xff];
+    case ElementType::kE2M3:
+      return E2M3Table()[bits & 0xff];
+    case ElementType::kE3M2:
+      return E3M2Table()[bits & 0xff];
+    case ElementType::kE2M1:
+      return E2M1Table()[bits & 0xff];
+    case ElementType::kUE8M0:
+      return UE8M0Table()[bits & 0xff];
+    case ElementType::kUE4M3:
+      return E4M3Table()[bits & 0x7f];
+    case ElementType::kS8:
+      return static_cast<int8_t>(bits & 0xff);
+    case ElementType::kU8:
+      return static_cast<uint8_t>(bits & 0xff);
+    case ElementType::kS32:
+      return static_cast<int32_t>(bits);
   }
   return 0;
 }

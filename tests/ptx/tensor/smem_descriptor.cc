@@ -8,13 +8,15 @@ namespace {
 // Sizes and offsets are 18 bits wide, in units of 16 bytes.
 constexpr uint32_t kFieldLimit = 1u << 18;
 
-uint64_t Bits(uint64_t word, int first, int last) { return (word >> first) & ((uint64_t{1} << (last - first + 1)) - 1); }
+uint64_t Bits(uint64_t word, int first, int last) {
+  return (word >> first) & ((uint64_t{1} << (last - first + 1)) - 1);
+}
 
 absl::Status RequireZero(uint64_t word, int first, int last) {
   const uint64_t value = Bits(word, first, last);
   if (value == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrFormat("matrix descriptor 0x%016x: reserved bits %d-%d hold %d, must be 0",
-                                                    word, first, last, value));
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "matrix descriptor 0x%016x: reserved bits %d-%d hold %d, must be 0", word, first, last, value));
 }
 
 absl::StatusOr<Swizzle> DecodeSwizzle(DescriptorTarget target, uint64_t word) {
@@ -23,25 +25,32 @@ absl::StatusOr<Swizzle> DecodeSwizzle(DescriptorTarget target, uint64_t word) {
     return kCodes[Bits(word, 62, 63)];
   }
   switch (Bits(word, 61, 63)) {
-    case 0: return Swizzle::kNone;
-    case 1: return Swizzle::k128B32BAtom;
-    case 2: return Swizzle::k128B;
-    case 4: return Swizzle::k64B;
-    case 6: return Swizzle::k32B;
+    case 0:
+      return Swizzle::kNone;
+    case 1:
+      return Swizzle::k128B32BAtom;
+    case 2:
+      return Swizzle::k128B;
+    case 4:
+      return Swizzle::k64B;
+    case 6:
+      return Swizzle::k32B;
   }
-  return absl::InvalidArgumentError(absl::StrFormat(
-      "matrix descriptor 0x%016x: layout code %d in bits 61-63 does not exist on sm_100 (0 none, 1 128B with 32B atoms, "
-      "2 128B, 4 64B, 6 32B)",
-      word, Bits(word, 61, 63)));
+  return absl::InvalidArgumentError(
+      absl::StrFormat("matrix descriptor 0x%016x: layout code %d in bits 61-63 does not exist on sm_100 (0 "
+                      "none, 1 128B with 32B atoms, "
+                      "2 128B, 4 64B, 6 32B)",
+                      word, Bits(word, 61, 63)));
 }
 
 absl::Status CheckField(std::string_view name, uint32_t value) {
   if (value % 16 != 0) {
-    return absl::InvalidArgumentError(absl::StrFormat("matrix descriptor: %s %d is no multiple of 16 bytes", name, value));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("matrix descriptor: %s %d is no multiple of 16 bytes", name, value));
   }
   if (value >= kFieldLimit) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("matrix descriptor: %s %d does not fit 18 bits (limit %d bytes)", name, value, kFieldLimit));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "matrix descriptor: %s %d does not fit 18 bits (limit %d bytes)", name, value, kFieldLimit));
   }
   return absl::OkStatus();
 }
@@ -50,33 +59,47 @@ absl::Status CheckField(std::string_view name, uint32_t value) {
 
 std::string_view Name(Swizzle swizzle) {
   switch (swizzle) {
-    case Swizzle::kNone: return "none";
-    case Swizzle::k32B: return "32B";
-    case Swizzle::k64B: return "64B";
-    case Swizzle::k128B: return "128B";
-    case Swizzle::k128B32BAtom: return "128B with 32B atoms";
+    case Swizzle::kNone:
+      return "none";
+    case Swizzle::k32B:
+      return "32B";
+    case Swizzle::k64B:
+      return "64B";
+    case Swizzle::k128B:
+      return "128B";
+    case Swizzle::k128B32BAtom:
+      return "128B with 32B atoms";
   }
   return "?";
 }
 
 int SwizzleWidth(Swizzle swizzle) {
   switch (swizzle) {
-    case Swizzle::kNone: return 16;
-    case Swizzle::k32B: return 32;
-    case Swizzle::k64B: return 64;
+    case Swizzle::kNone:
+      return 16;
+    case Swizzle::k32B:
+      return 32;
+    case Swizzle::k64B:
+      return 64;
     case Swizzle::k128B:
-    case Swizzle::k128B32BAtom: return 128;
+    case Swizzle::k128B32BAtom:
+      return 128;
   }
   return 16;
 }
 
 int SwizzlePeriod(Swizzle swizzle) {
   switch (swizzle) {
-    case Swizzle::kNone: return 16;
-    case Swizzle::k32B: return 256;
-    case Swizzle::k64B: return 512;
-    case Swizzle::k128B: return 1024;
-    case Swizzle::k128B32BAtom: return 512;
+    case Swizzle::kNone:
+      return 16;
+    case Swizzle::k32B:
+      return 256;
+    case Swizzle::k64B:
+      return 512;
+    case Swizzle::k128B:
+      return 1024;
+    case Swizzle::k128B32BAtom:
+      return 512;
   }
   return 16;
 }
@@ -84,8 +107,9 @@ int SwizzlePeriod(Swizzle swizzle) {
 std::string_view Name(Major major) { return major == Major::kK ? "K-major" : "MN-major"; }
 
 std::string MatrixDescriptor::ToString() const {
-  return absl::StrFormat("{start 0x%x, LBO %d%s, SBO %d, base offset %d, swizzle %s}", start_address, leading_offset,
-                         leading_is_absolute ? " (absolute)" : "", stride_offset, base_offset, Name(swizzle));
+  return absl::StrFormat("{start 0x%x, LBO %d%s, SBO %d, base offset %d, swizzle %s}", start_address,
+                         leading_offset, leading_is_absolute ? " (absolute)" : "", stride_offset, base_offset,
+                         Name(swizzle));
 }
 
 absl::StatusOr<MatrixDescriptor> DecodeDescriptor(DescriptorTarget target, uint64_t bits) {
@@ -95,8 +119,8 @@ absl::StatusOr<MatrixDescriptor> DecodeDescriptor(DescriptorTarget target, uint6
   if (target == DescriptorTarget::kSm100) {
     if (Bits(bits, 46, 48) != 1) {
       return absl::InvalidArgumentError(absl::StrFormat(
-          "matrix descriptor 0x%016x: bits 46-48 hold %d, must be 0b001 on sm_100%s", bits, Bits(bits, 46, 48),
-          Bits(bits, 46, 48) == 0 ? "; 0 there is the form of sm_90 (wgmma)" : ""));
+          "matrix descriptor 0x%016x: bits 46-48 hold %d, must be 0b001 on sm_100%s", bits,
+          Bits(bits, 46, 48), Bits(bits, 46, 48) == 0 ? "; 0 there is the form of sm_90 (wgmma)" : ""));
     }
     if (absl::Status status = RequireZero(bits, 53, 60); !status.ok()) return status;
   } else {
@@ -118,8 +142,10 @@ absl::StatusOr<MatrixDescriptor> DecodeDescriptor(DescriptorTarget target, uint6
   descriptor.leading_is_absolute = target == DescriptorTarget::kSm100 && Bits(bits, 52, 52) != 0;
   descriptor.swizzle = *swizzle;
   if (descriptor.leading_is_absolute) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "matrix descriptor 0x%016x: bit 52 makes the leading offset an absolute address, which only sm_103a has", bits));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("matrix descriptor 0x%016x: bit 52 makes the leading offset an absolute address, "
+                        "which only sm_103a has",
+                        bits));
   }
   if (descriptor.base_offset != 0 && descriptor.swizzle == Swizzle::kNone) {
     return absl::InvalidArgumentError(
@@ -141,10 +167,17 @@ absl::StatusOr<uint64_t> EncodeDescriptor(DescriptorTarget target, const MatrixD
   }
   uint64_t code = 0;
   switch (descriptor.swizzle) {
-    case Swizzle::kNone: break;
-    case Swizzle::k32B: code = target == DescriptorTarget::kSm90 ? uint64_t{3} << 62 : uint64_t{6} << 61; break;
-    case Swizzle::k64B: code = target == DescriptorTarget::kSm90 ? uint64_t{2} << 62 : uint64_t{4} << 61; break;
-    case Swizzle::k128B: code = target == DescriptorTarget::kSm90 ? uint64_t{1} << 62 : uint64_t{2} << 61; break;
+    case Swizzle::kNone:
+      break;
+    case Swizzle::k32B:
+      code = target == DescriptorTarget::kSm90 ? uint64_t{3} << 62 : uint64_t{6} << 61;
+      break;
+    case Swizzle::k64B:
+      code = target == DescriptorTarget::kSm90 ? uint64_t{2} << 62 : uint64_t{4} << 61;
+      break;
+    case Swizzle::k128B:
+      code = target == DescriptorTarget::kSm90 ? uint64_t{1} << 62 : uint64_t{2} << 61;
+      break;
     case Swizzle::k128B32BAtom:
       if (target == DescriptorTarget::kSm90) {
         return absl::InvalidArgumentError("matrix descriptor: sm_90 has no 128B swizzle with 32B atoms");
@@ -163,10 +196,11 @@ absl::StatusOr<uint64_t> EncodeDescriptor(DescriptorTarget target, const MatrixD
          static_cast<uint64_t>(descriptor.leading_is_absolute) << 52 | code;
 }
 
-absl::Status CheckOperand(const MatrixDescriptor& descriptor, Major major, int element_bits, int rows, int k_chunks) {
+absl::Status CheckOperand(const MatrixDescriptor& descriptor, Major major, int element_bits, int rows,
+                          int k_chunks) {
   const auto refuse = [&](std::string_view why) {
-    return absl::InvalidArgumentError(absl::StrFormat("%s operand with descriptor %s: %s", Name(major),
-                                                      descriptor.ToString(), why));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s operand with descriptor %s: %s", Name(major), descriptor.ToString(), why));
   };
   const Swizzle swizzle = descriptor.swizzle;
   if (major == Major::kK && swizzle == Swizzle::k128B32BAtom) {
@@ -176,8 +210,9 @@ absl::Status CheckOperand(const MatrixDescriptor& descriptor, Major major, int e
     return refuse(absl::StrFormat("elements of %d bits have no MN-major form", element_bits));
   }
   if (major == Major::kMN && (swizzle == Swizzle::k128B32BAtom) != (element_bits == 32)) {
-    return refuse(element_bits == 32 ? "MN-major 32-bit elements need the 128B swizzle with 32B atoms"
-                                     : "the 128B swizzle with 32B atoms exists for MN-major 32-bit elements only");
+    return refuse(element_bits == 32
+                      ? "MN-major 32-bit elements need the 128B swizzle with 32B atoms"
+                      : "the 128B swizzle with 32B atoms exists for MN-major 32-bit elements only");
   }
 
   // Row 0 of the operand must be row 0 of an atom: the start may lie anywhere in that row (an advance along K), but
@@ -188,14 +223,16 @@ absl::Status CheckOperand(const MatrixDescriptor& descriptor, Major major, int e
     const uint32_t pattern = static_cast<uint32_t>(descriptor.base_offset) << 7;
     const uint32_t into = (descriptor.start_address - pattern) % period;
     if (into >= width) {
-      return refuse(absl::StrFormat(
-          "the start lies %d bytes into the swizzle pattern, outside the first row of %d bytes; align the tile to %d "
-          "bytes (tiles that start elsewhere need the base offset)",
-          into, width, period));
+      return refuse(
+          absl::StrFormat("the start lies %d bytes into the swizzle pattern, outside the first row of %d "
+                          "bytes; align the tile to %d "
+                          "bytes (tiles that start elsewhere need the base offset)",
+                          into, width, period));
     }
     if (major == Major::kK && into + 16 * k_chunks > width) {
-      return refuse(absl::StrFormat("the %d bytes of K starting %d bytes into a row leave the row of %d bytes",
-                                    16 * k_chunks, into, width));
+      return refuse(
+          absl::StrFormat("the %d bytes of K starting %d bytes into a row leave the row of %d bytes",
+                          16 * k_chunks, into, width));
     }
   }
 
@@ -203,8 +240,7 @@ absl::Status CheckOperand(const MatrixDescriptor& descriptor, Major major, int e
   const int chunk_elements = 128 / element_bits;
   const int k_elements = k_chunks * chunk_elements;
   const auto need = [&](std::string_view name, uint32_t value, std::string_view between) {
-    return value != 0 ? absl::OkStatus()
-                      : refuse(absl::StrFormat("%s is 0 but separates %s", name, between));
+    return value != 0 ? absl::OkStatus() : refuse(absl::StrFormat("%s is 0 but separates %s", name, between));
   };
   if (major == Major::kK) {
     if (rows > 8) {
@@ -220,8 +256,9 @@ absl::Status CheckOperand(const MatrixDescriptor& descriptor, Major major, int e
   const int atom_k = swizzle == Swizzle::k128B32BAtom ? 4 : 8;
   const bool swapped = swizzle == Swizzle::kNone;  // without a swizzle LBO and SBO trade places
   if (row_chunks > atom_chunks) {
-    absl::Status s = need(swapped ? "SBO" : "LBO", swapped ? descriptor.stride_offset : descriptor.leading_offset,
-                          "the chunks of M or N");
+    absl::Status s =
+        need(swapped ? "SBO" : "LBO", swapped ? descriptor.stride_offset : descriptor.leading_offset,
+             "the chunks of M or N");
     if (!s.ok()) return s;
   }
   if (k_elements > atom_k) {

@@ -16,11 +16,16 @@ absl::StatusOr<TmemShape> ParseTmemShape(std::string_view name) {
 
 std::string_view Name(TmemShape shape) {
   switch (shape) {
-    case TmemShape::k32x32b: return "32x32b";
-    case TmemShape::k16x64b: return "16x64b";
-    case TmemShape::k16x128b: return "16x128b";
-    case TmemShape::k16x256b: return "16x256b";
-    case TmemShape::k16x32bx2: return "16x32bx2";
+    case TmemShape::k32x32b:
+      return "32x32b";
+    case TmemShape::k16x64b:
+      return "16x64b";
+    case TmemShape::k16x128b:
+      return "16x128b";
+    case TmemShape::k16x256b:
+      return "16x256b";
+    case TmemShape::k16x32bx2:
+      return "16x32bx2";
   }
   return "?";
 }
@@ -35,12 +40,16 @@ int TmemShapeRegisters(TmemShape shape, int num) {
 
 TmemWord TmemShapeWord(TmemShape shape, int lane, int reg) {
   switch (shape) {
-    case TmemShape::k32x32b: return {lane, reg, false};
-    case TmemShape::k16x64b: return {lane / 4 + 8 * (lane % 2), lane / 2 % 2 + 2 * reg, false};
-    case TmemShape::k16x128b: return {lane / 4 + 8 * (reg % 2), lane % 4 + 4 * (reg / 2), false};
+    case TmemShape::k32x32b:
+      return {lane, reg, false};
+    case TmemShape::k16x64b:
+      return {lane / 4 + 8 * (lane % 2), lane / 2 % 2 + 2 * reg, false};
+    case TmemShape::k16x128b:
+      return {lane / 4 + 8 * (reg % 2), lane % 4 + 4 * (reg / 2), false};
     case TmemShape::k16x256b:
       return {lane / 4 + 8 * (reg / 2 % 2), reg % 2 + 2 * (lane % 4) + 8 * (reg / 4), false};
-    case TmemShape::k16x32bx2: return {lane % 16, reg, lane >= 16};
+    case TmemShape::k16x32bx2:
+      return {lane % 16, reg, lane >= 16};
   }
   return {};
 }
@@ -60,9 +69,12 @@ std::string_view Name(DataPath path) {
 int AccumulatorColumns(DataPath path, int n) {
   switch (path) {
     case DataPath::kB:
-    case DataPath::kE: return n / 2;
-    case DataPath::kG: return n / 4;
-    default: return n;
+    case DataPath::kE:
+      return n / 2;
+    case DataPath::kG:
+      return n / 4;
+    default:
+      return n;
   }
 }
 
@@ -71,22 +83,32 @@ bool ValidBaseLane(DataPath path, uint32_t lane) { return lane == 0 || (path == 
 AccumulatorPlace PlaceAccumulator(DataPath path, int n, int row, int column) {
   const int width = AccumulatorColumns(path, n);
   switch (path) {
-    case DataPath::kA: return {row / 128, row % 128, column};
-    case DataPath::kB: return {row / 64, row % 64 + 64 * (column / width), column % width};
-    case DataPath::kD: return {0, row, column};
-    case DataPath::kE: return {0, row + 64 * (column / width), column % width};
-    case DataPath::kF: return {0, row / 16 * 32 + row % 16, column};
-    case DataPath::kG: return {0, row + 32 * (column / width), column % width};
+    case DataPath::kA:
+      return {row / 128, row % 128, column};
+    case DataPath::kB:
+      return {row / 64, row % 64 + 64 * (column / width), column % width};
+    case DataPath::kD:
+      return {0, row, column};
+    case DataPath::kE:
+      return {0, row + 64 * (column / width), column % width};
+    case DataPath::kF:
+      return {0, row / 16 * 32 + row % 16, column};
+    case DataPath::kG:
+      return {0, row + 32 * (column / width), column % width};
   }
   return {};
 }
 
 OperandPlace PlaceOperandA(DataPath path, int row) {
   switch (path) {
-    case DataPath::kA: return {row / 128, row % 128, 1};
-    case DataPath::kB: return {row / 64, row % 64, 2};
-    case DataPath::kF: return {0, row / 16 * 32 + row % 16, 1};
-    default: return {0, row, 1};
+    case DataPath::kA:
+      return {row / 128, row % 128, 1};
+    case DataPath::kB:
+      return {row / 64, row % 64, 2};
+    case DataPath::kF:
+      return {0, row / 16 * 32 + row % 16, 1};
+    default:
+      return {0, row, 1};
   }
 }
 
@@ -133,28 +155,38 @@ absl::StatusOr<CopyShape> ParseCopyShape(std::string_view shape, std::string_vie
 int CopyRows(CopyShape shape) {
   switch (shape) {
     case CopyShape::k128x256b:
-    case CopyShape::k128x128b: return 128;
-    case CopyShape::k4x256b: return 4;
+    case CopyShape::k128x128b:
+      return 128;
+    case CopyShape::k4x256b:
+      return 4;
     case CopyShape::k64x128bWarpx2_02_13:
-    case CopyShape::k64x128bWarpx2_01_23: return 64;
-    case CopyShape::k32x128bWarpx4: return 32;
+    case CopyShape::k64x128bWarpx2_01_23:
+      return 64;
+    case CopyShape::k32x128bWarpx4:
+      return 32;
   }
   return 0;
 }
 
-int CopyChunks(CopyShape shape) { return shape == CopyShape::k128x256b || shape == CopyShape::k4x256b ? 2 : 1; }
+int CopyChunks(CopyShape shape) {
+  return shape == CopyShape::k128x256b || shape == CopyShape::k4x256b ? 2 : 1;
+}
 
 std::vector<int> CopyLanes(CopyShape shape, int row) {
   switch (shape) {
     case CopyShape::k128x256b:
-    case CopyShape::k128x128b: return {row};
-    case CopyShape::k4x256b: return {row * kTmemQuarter};
-    case CopyShape::k64x128bWarpx2_02_13: return {row, row + 64};
+    case CopyShape::k128x128b:
+      return {row};
+    case CopyShape::k4x256b:
+      return {row * kTmemQuarter};
+    case CopyShape::k64x128bWarpx2_02_13:
+      return {row, row + 64};
     case CopyShape::k64x128bWarpx2_01_23: {
       const int lane = row / 32 * 64 + row % 32;
       return {lane, lane + kTmemQuarter};
     }
-    case CopyShape::k32x128bWarpx4: return {row, row + 32, row + 64, row + 96};
+    case CopyShape::k32x128bWarpx4:
+      return {row, row + 32, row + 64, row + 96};
   }
   return {};
 }
