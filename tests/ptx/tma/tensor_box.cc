@@ -62,12 +62,12 @@ void AppendRow(const TensorMap& map, int32_t column, uint64_t row_address, bool 
     piece.shared =
         SwizzleAddress(map.swizzle, static_cast<uint32_t>(shared + offset / piece_bytes * shared_bytes));
     piece.global = row_address + position;
-    piece.bytes = static_cast<uint8_t>(piece_bytes);
+    piece.bytes = static_cast<uint32_t>(piece_bytes);
     if (inside) {
-      piece.begin = static_cast<uint8_t>(std::clamp<int64_t>(-position, 0, piece_bytes));
-      piece.end = static_cast<uint8_t>(std::clamp<int64_t>(last - position, piece.begin, piece_bytes));
+      piece.begin = static_cast<uint32_t>(std::clamp<int64_t>(-position, 0, piece_bytes));
+      piece.end = static_cast<uint32_t>(std::clamp<int64_t>(last - position, piece.begin, piece_bytes));
     }
-    piece.padding = static_cast<uint8_t>(shared_bytes - piece_bytes);
+    piece.padding = static_cast<uint32_t>(shared_bytes - piece_bytes);
     pieces->push_back(piece);
   }
 }

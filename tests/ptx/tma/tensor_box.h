@@ -14,17 +14,17 @@ namespace tessera::ptx {
 // Required of a box's address in shared memory, whatever the swizzle.
 inline constexpr uint32_t kBoxAlignment = 128;
 
-// Up to 16 bytes that are contiguous in both memories. Of the `bytes` of global memory from `global` on, those from
-// `begin` to `end` lie inside the tensor; the others must not be touched: a load writes the fill value for them, a store
-// skips them.
+// Bytes that are contiguous in both memories, at most 16 of a box. Of the `bytes` of global memory from `global` on,
+// those from `begin` to `end` lie inside the tensor; the others must not be touched: a load writes the fill value for
+// them, a store skips them.
 struct BoxPiece {
   uint32_t shared = 0;  // address, swizzled
   uint64_t global = 0;  // address; of no meaning where begin == end
-  uint8_t bytes = 0;
-  uint8_t begin = 0;
-  uint8_t end = 0;
+  uint32_t bytes = 0;
+  uint32_t begin = 0;
+  uint32_t end = 0;
   // Shared-memory bytes after the piece that the copy leaves undefined (padded sub-byte types).
-  uint8_t padding = 0;
+  uint32_t padding = 0;
 };
 
 enum class BoxDirection { kLoad, kStore };  // global to shared, shared to global
