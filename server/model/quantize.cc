@@ -135,7 +135,7 @@ class Quantizer {
   absl::StatusOr<QuantizeReport> Run() {
     for (const Group& group : plan_.groups) {
       progress_.tensors_total += group.members.size();
-      for (const LinearWeights& linear : group.members) progress_.bytes_total += linear.data.size();
+      for (const LinearWeights& linear : group.members) progress_.bytes_total += linear.file_bytes();
     }
     progress_.tensors_total += plan_.kept.size();
     for (const TensorView* tensor : plan_.kept) progress_.bytes_total += tensor->data.size();
@@ -241,7 +241,7 @@ class Quantizer {
     absl::MutexLock lock(&mutex_);
     total_.Merge(stats);
     report_.tensors.push_back(std::move(error));
-    Advance(linear.name, linear.data.size());
+    Advance(linear.name, linear.file_bytes());
     return absl::OkStatus();
   }
 
@@ -329,9 +329,11 @@ absl::StatusOr<QuantizeReport> Quantize(const std::string& in_dir, const std::st
     return absl::Status(weights.status().code(), absl::StrCat(in_dir, ": ", weights.status().message()));
   }
   for (const FormatUse& use : facts.formats) {
-    if (use.format == WeightFormat::kNvfp4) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          in_dir, ": ", use.parameters, " parameters are NVFP4 already; expected BF16, F16 or F32"));
+    if (use.format == WeightFormat::kNvfp4 || use.format == WeightFormat::kMxfp4 ||
+        use.format == WeightFormat::kFp8) {
+      return absl::InvalidArgumentError(absl::StrCat(in_dir, ": ", use.parameters, " parameters are ",
+                                                     WeightFormatName(use.format),
+                                                     " already; expected BF16, F16 or F32"));
     }
   }
   absl::StatusOr<std::string> config_json = ReadTextFile(absl::StrCat(in_dir, "/config.json"), 16 << 20);

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/nvfp4/bf16.h"
+#include "server/model/linear_rows.h"
 
 namespace tessera::cuda {
 namespace {
@@ -162,20 +163,25 @@ class Loader {
     TESSERA_RETURN_IF_ERROR(staged.data.Reserve(nvfp4 ? rows * k / 2 : rows * k * 2, "staging of weights"));
     if (nvfp4) TESSERA_RETURN_IF_ERROR(staged.scales.Reserve(rows * k / 16, "staging of block scales"));
     if (dummy_) return StageDummy(rows * k, k, format, &staged);
+    if (source.format == ModelFormat::kMxfp4 || source.format == ModelFormat::kFp8) {
+      return absl::UnimplementedError(absl::StrCat("\"", source.name, "\" is ", std::string(WeightFormatName(source.format)),
+                                                   ", which is not in the CUDA backend"));
+    }
     if ((source.format == ModelFormat::kNvfp4) != nvfp4) {
       return absl::UnimplementedError(absl::StrCat("\"", source.name, "\" is ", std::string(WeightFormatName(source.format)),
                                                    " where the matrices beside it are ", nvfp4 ? "NVFP4" : "BF16"));
     }
-    TESSERA_RETURN_IF_ERROR(checkpoint_.reader()->CheckUnchanged(*source.tensor));
+    TESSERA_RETURN_IF_ERROR(CheckUnchanged(source, *checkpoint_.reader()));
     if (!nvfp4) {
       TESSERA_RETURN_IF_ERROR(CopyBf16(source, rows * k, staged.data.get()));
     } else {
       TESSERA_RETURN_IF_ERROR(CheckBlockScales(source, *checkpoint_.reader()));
-      TESSERA_RETURN_IF_ERROR(Copy(staged.data.get(), source.data.data(), source.data.size()));
-      TESSERA_RETURN_IF_ERROR(Copy(staged.scales.get(), source.block_scales.data(), source.block_scales.size()));
+      const LinearRows contents = row_reader_.Read(source, 0, rows);
+      TESSERA_RETURN_IF_ERROR(Copy(staged.data.get(), contents.data, rows * k / 2));
+      TESSERA_RETURN_IF_ERROR(Copy(staged.scales.get(), contents.scales, rows * k / 16));
       staged.tensor_scale = source.tensor_scale;
     }
-    Report(source.data.size() + source.block_scales.size());
+    Report(source.file_bytes());
     return absl::OkStatus();
   }
 
@@ -201,19 +207,13 @@ class Loader {
   }
 
   absl::Status CopyBf16(const LinearWeights& source, int64_t elements, void* target) {
-    if (source.format == ModelFormat::kBf16) return Copy(target, source.data.data(), elements * 2);
-    std::vector<Bf16> rounded(elements);
-    for (int64_t i = 0; i < elements; ++i) {
-      if (source.format == ModelFormat::kF32) {
-        float value;
-        std::memcpy(&value, source.data.data() + i * 4, 4);
-        rounded[i] = ToBf16(value);
-      } else {
-        uint16_t half;
-        std::memcpy(&half, source.data.data() + i * 2, 2);
-        rounded[i] = ToBf16(HalfBitsToFloat(half));
-      }
+    if (source.format == ModelFormat::kBf16) {
+      return Copy(target, row_reader_.Read(source, 0, source.out).data, elements * 2);
     }
+    std::vector<float> values(elements);
+    Dequantize(source, 0, source.out, values.data());
+    std::vector<Bf16> rounded(elements);
+    for (int64_t i = 0; i < elements; ++i) rounded[i] = ToBf16(values[i]);
     return Copy(target, rounded.data(), elements * 2);
   }
 
@@ -295,6 +295,7 @@ class Loader {
   const bool dummy_;
   std::unique_ptr<CudaModel> model_ = std::make_unique<CudaModel>();
   Staged staged_[2];
+  RowReader row_reader_;
   std::vector<std::pair<RopeSpec, const float2*>> ropes_;
   int64_t bytes_done_ = 0, bytes_total_ = 0;
 };

@@ -10,6 +10,7 @@
 #include "kernels/nvfp4/quantize.h"
 #include "nlohmann/json.hpp"
 #include "server/model/checkpoint.h"
+#include "server/model/linear_rows.h"
 #include "tests/unit/server/model/test_files.h"
 
 namespace tessera {
@@ -83,13 +84,13 @@ TEST_P(QuantizeTest, EveryByteAsTheReference) {
   const LinearWeights& result = (*quantized)->weights().layers.back().experts[0].down;
   double error = 0, signal = 0, largest = 0;
   std::vector<float> row(result.in);
+  RowReader reader;
   for (int64_t r = 0; r < result.out; ++r) {
-    nvfp4::DequantizeRow(result.data.data() + r * result.in / 2,
-                         result.block_scales.data() + r * result.in / 16, result.in, result.tensor_scale,
-                         row.data());
+    const LinearRows rows = reader.Read(result, r, 1);
+    nvfp4::DequantizeRow(rows.data, rows.scales, result.in, result.tensor_scale, row.data());
     for (int64_t c = 0; c < result.in; ++c) {
       uint16_t bits;
-      std::memcpy(&bits, source.data.data() + 2 * (r * result.in + c), 2);
+      std::memcpy(&bits, source.data.data + 2 * (r * result.in + c), 2);
       const double value = ToFloat(Bf16{bits});
       error += (row[c] - value) * (row[c] - value);
       signal += value * value;

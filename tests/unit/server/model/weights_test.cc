@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "server/model/checkpoint.h"
+#include "server/model/linear_rows.h"
 #include "tests/unit/server/model/test_files.h"
 
 namespace tessera {
@@ -77,8 +78,8 @@ TEST_F(WeightsTest, ResolvesNvfp4) {
   EXPECT_EQ(down.format, WeightFormat::kNvfp4);
   EXPECT_EQ(down.out, 48);
   EXPECT_EQ(down.in, 32);
-  EXPECT_EQ(down.data.size(), 48 * 32 / 2);
-  EXPECT_EQ(down.block_scales.size(), 48 * 32 / 16);
+  EXPECT_EQ(down.file_bytes(), 48 * 32 / 2 + 48 * 32 / 16);
+  EXPECT_TRUE(down.contiguous());
   EXPECT_GT(down.tensor_scale, 0);
   EXPECT_EQ(weights.layers[0].router.format, WeightFormat::kBf16);
   EXPECT_EQ(weights.layers[0].q_norm.ToFloat().size(), 32);
@@ -139,7 +140,9 @@ TEST_F(WeightsTest, MixedFormatsAreTakenTensorByTensor) {
   EXPECT_EQ(weights.layers[0].experts[2].up.format, WeightFormat::kF16);
   EXPECT_EQ(weights.layers[0].experts[2].gate.format, WeightFormat::kNvfp4);
   EXPECT_EQ(weights.layers[1].o.format, WeightFormat::kBf16);
-  EXPECT_THAT((*checkpoint)->facts().warnings, testing::ElementsAre(HasSubstr("rounded to BF16")));
+  EXPECT_THAT(
+      (*checkpoint)->facts().warnings,
+      testing::ElementsAre(HasSubstr("rounded to BF16"), HasSubstr("41 matrices have no input scale")));
 }
 
 TEST_F(WeightsTest, GateAndUpMayDifferInTensorScale) {
@@ -168,8 +171,7 @@ TEST_F(WeightsTest, NamesAllThatIsWrongAtOnce) {
     tensors.erase("model.layers.0.input_layernorm.weight");
     tensors.erase("model.layers.0.mlp.experts.3.gate_proj.weight");
     tensors.erase("model.layers.1.mlp.experts.0.down_proj.weight_scale");
-    std::swap(tensors["model.layers.1.self_attn.k_proj.weight"].shape[0],
-              tensors["model.layers.1.self_attn.k_proj.weight"].shape[1]);
+    tensors["model.layers.1.self_attn.k_proj.weight"].shape = {32, 48};
     tensors["model.layers.1.self_attn.q_norm.weight"].dtype = DType::kI16;
     tensors["model.layers.7.mlp.gate.weight"] = {DType::kU8, {1}, {1}};
     tensors["model.layers.0.self_attn.q_proj.weight_packed"] = {DType::kU8, {1}, {1}};
@@ -177,12 +179,12 @@ TEST_F(WeightsTest, NamesAllThatIsWrongAtOnce) {
   EXPECT_THAT(error,
               HasSubstr("\"model.layers.0.input_layernorm.weight\" is missing, expected BF16, F16 or F32"));
   EXPECT_THAT(error, HasSubstr("\"model.layers.0.mlp.experts.3.gate_proj.weight\" is missing"));
-  EXPECT_THAT(error, HasSubstr("down_proj.weight\": U8 without \"weight_scale\""));
-  EXPECT_THAT(error, HasSubstr("expected NVFP4 codes of shape [64, 24], found [24, 64] (transposed?)"));
+  EXPECT_THAT(error, HasSubstr("U8 without \"model.layers.1.mlp.experts.0.down_proj.weight_scale\""));
+  EXPECT_THAT(error, HasSubstr("expected NVFP4 codes of shape [64, 24], found U8 of [32, 48]"));
   EXPECT_THAT(error,
               HasSubstr("q_norm.weight\": expected BF16, F16 or F32 of shape [32], found I16 of [32]"));
   EXPECT_THAT(error, HasSubstr("\"model.layers.7.mlp.gate.weight\": not a tensor of this architecture"));
-  EXPECT_THAT(error, HasSubstr("compressed-tensors"));
+  EXPECT_THAT(error, HasSubstr("q_proj.weight_packed\": not a tensor of this architecture"));
   EXPECT_THAT(error, HasSubstr(directory_.path()));
 }
 

@@ -1,0 +1,221 @@
+#include "server/backend/cpu/weight_packer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "server/model/linear_rows.h"
+
+namespace tessera::cpu {
+namespace {
+
+using ModelFormat = ::tessera::WeightFormat;
+
+// Rows are packed in pieces of this many, a multiple of the tile, so that one large matrix is shared by all
+// threads.
+constexpr int64_t kRowsPerPiece = 1024;
+static_assert(kRowsPerPiece % kTileRows == 0);
+
+DenseType DenseTypeOf(ModelFormat format) {
+  switch (format) {
+    case ModelFormat::kF16:
+      return DenseType::kF16;
+    case ModelFormat::kF32:
+      return DenseType::kF32;
+    default:
+      return DenseType::kBf16;
+  }
+}
+
+// xorshift64*; for weights that only have to look random.
+class FastRandom {
+ public:
+  explicit FastRandom(uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15ull + 0x1234567u) {}
+  uint64_t Next() {
+    state_ ^= state_ >> 12;
+    state_ ^= state_ << 25;
+    state_ ^= state_ >> 27;
+    return state_ * 0x2545f4914f6cdd1dull;
+  }
+
+ private:
+  uint64_t state_;
+};
+
+// NVFP4 rows whose dequantised values have a variance of about 1 / k: codes at random (their mean square
+// is 8.6), block scales between 1 and 2, tensor scale to match.
+float DummyTensorScale(int64_t k) { return 0.23f / std::sqrt(static_cast<float>(k)); }
+
+void FillDummyNvfp4(uint64_t seed, std::vector<uint8_t>* codes, std::vector<uint8_t>* scales) {
+  FastRandom random(seed);
+  for (size_t i = 0; i < codes->size(); i += 8) {
+    const uint64_t bits = random.Next();
+    std::memcpy(codes->data() + i, &bits, std::min<size_t>(8, codes->size() - i));
+  }
+  for (uint8_t& scale : *scales) scale = 0x38 | (random.Next() >> 61);
+}
+
+void FillDummyBf16(uint64_t seed, int64_t k, std::vector<uint16_t>* values) {
+  FastRandom random(seed);
+  const float range = std::sqrt(3.0f / static_cast<float>(k));
+  for (uint16_t& value : *values) {
+    value = ToBf16(range * (static_cast<float>(random.Next() >> 40) * 0x1p-23f - 1.0f)).bits;
+  }
+}
+
+absl::Status Named(const LinearWeights& source, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("\"", source.name, "\": ", status.message()));
+}
+
+}  // namespace
+
+int64_t WeightPacker::Job::bytes() const {
+  return packed != nullptr ? static_cast<int64_t>(PackedBytes(format, n, k)) : n * k * int64_t{sizeof(Bf16)};
+}
+
+void WeightPacker::Add(const LinearWeights& source, WeightFormat dummy_format, int64_t n, int64_t k,
+                       PackedLinear* packed) {
+  Job job;
+  job.packed = packed;
+  job.n = n;
+  job.k = k;
+  if (reader_ == nullptr) {
+    job.format = k % 16 == 0 ? dummy_format : WeightFormat::kBf16;
+  } else {
+    job.source = &source;
+    job.format = source.format == ModelFormat::kNvfp4 ? WeightFormat::kNvfp4 : WeightFormat::kBf16;
+  }
+  Add(job);
+}
+
+void WeightPacker::AddTable(const LinearWeights& source, int64_t n, int64_t k, const Bf16** rows) {
+  Job job;
+  job.source = reader_ != nullptr ? &source : nullptr;
+  job.rows = rows;
+  job.n = n;
+  job.k = k;
+  Add(job);
+}
+
+void WeightPacker::Add(Job job) {
+  job.offset = total_;
+  constexpr int64_t kAlign = kPackedAlignment;
+  total_ += (job.bytes() + kAlign - 1) / kAlign * kAlign;
+  jobs_.push_back(job);
+}
+
+absl::StatusOr<MappedMemory> WeightPacker::Run(ThreadPool& pool,
+                                               const std::function<void(const LoadProgress&)>& progress) {
+  absl::StatusOr<MappedMemory> memory = MappedMemory::Allocate(total_, "weights");
+  if (!memory.ok()) return memory;
+  std::vector<Piece> pieces;
+  for (const Job& job : jobs_) {
+    const std::byte* base = memory->data() + job.offset;
+    if (job.packed != nullptr) {
+      const float scale = job.format != WeightFormat::kNvfp4 ? 1.0f
+                          : job.source != nullptr            ? job.source->tensor_scale
+                                                             : DummyTensorScale(job.k);
+      *job.packed = PackedLinear{job.format, job.n, job.k, base, scale};
+    } else {
+      *job.rows = reinterpret_cast<const Bf16*>(base);
+    }
+    for (int64_t row = 0; row < job.n; row += kRowsPerPiece) {
+      pieces.push_back({&job, row, std::min(kRowsPerPiece, job.n - row)});
+    }
+  }
+  absl::Mutex mutex;
+  absl::Status result;
+  int64_t done = 0;
+  pool.ParallelFor(pieces.size(), [&](int64_t i) {
+    {
+      absl::MutexLock lock(&mutex);
+      if (!result.ok()) return;
+    }
+    const Piece& piece = pieces[i];
+    const absl::Status status = Pack(piece, i, memory->data() + piece.job->offset);
+    absl::MutexLock lock(&mutex);
+    result.Update(status);
+    if (!progress) return;
+    done += piece.job->bytes() * piece.count / piece.job->n;
+    progress(LoadProgress{done, total_});
+  });
+  if (!result.ok()) return result;
+  if (progress) progress(LoadProgress{total_, total_});
+  return memory;
+}
+
+absl::Status WeightPacker::Pack(const Piece& piece, uint64_t seed, std::byte* base) const {
+  const Job& job = *piece.job;
+  if (job.packed == nullptr) return CopyRows(piece, seed, reinterpret_cast<Bf16*>(base) + piece.row * job.k);
+  std::byte* target = base + piece.row / kTileRows * job.packed->tile_bytes();
+  if (job.source == nullptr) return PackDummy(piece, seed, target);
+
+  const LinearWeights& source = *job.source;
+  if (absl::Status status = CheckUnchanged(source, *reader_); !status.ok()) return status;
+  RowReader row_reader;
+  const LinearRows rows = row_reader.Read(source, piece.row, piece.count);
+  absl::Status status;
+  switch (source.format) {
+    case ModelFormat::kBf16:
+    case ModelFormat::kF16:
+    case ModelFormat::kF32:
+      return Named(
+          source,
+          PackDense({rows.data, DenseTypeOf(source.format), piece.count, job.k}, target, nullptr).status());
+    case ModelFormat::kNvfp4:
+      status = PackNvfp4({rows.data, rows.scales, source.tensor_scale, piece.count, job.k}, target, nullptr)
+                   .status();
+      break;
+    case ModelFormat::kMxfp4:
+    case ModelFormat::kFp8:
+      return Named(source,
+                   absl::UnimplementedError(absl::StrCat(WeightFormatName(source.format), " weights")));
+  }
+  if (status.ok()) return status;
+  // Looks for the bad scale again, to say which file and byte it is in.
+  absl::Status scales = CheckBlockScales(source, *reader_);
+  return scales.ok() ? Named(source, status) : scales;
+}
+
+absl::Status WeightPacker::PackDummy(const Piece& piece, uint64_t seed, std::byte* target) const {
+  const int64_t k = piece.job->k;
+  if (piece.job->format == WeightFormat::kNvfp4) {
+    std::vector<uint8_t> codes(piece.count * k / 2);
+    std::vector<uint8_t> scales(piece.count * k / 16);
+    FillDummyNvfp4(seed, &codes, &scales);
+    return PackNvfp4({codes.data(), scales.data(), DummyTensorScale(k), piece.count, k}, target, nullptr)
+        .status();
+  }
+  std::vector<uint16_t> values(piece.count * k);
+  FillDummyBf16(seed, k, &values);
+  return PackDense({values.data(), DenseType::kBf16, piece.count, k}, target, nullptr).status();
+}
+
+absl::Status WeightPacker::CopyRows(const Piece& piece, uint64_t seed, Bf16* target) const {
+  const int64_t count = piece.count * piece.job->k;
+  if (piece.job->source == nullptr) {
+    std::vector<uint16_t> values(count);
+    FillDummyBf16(seed, piece.job->k, &values);
+    std::memcpy(static_cast<void*>(target), values.data(), count * sizeof(Bf16));
+    return absl::OkStatus();
+  }
+  const LinearWeights& source = *piece.job->source;
+  if (absl::Status status = CheckUnchanged(source, *reader_); !status.ok()) return status;
+  if (source.format == ModelFormat::kBf16) {
+    RowReader reader;
+    std::memcpy(static_cast<void*>(target), reader.Read(source, piece.row, piece.count).data,
+                count * sizeof(Bf16));
+    return absl::OkStatus();
+  }
+  std::vector<float> values(count);
+  Dequantize(source, piece.row, piece.count, values.data());
+  for (int64_t i = 0; i < count; ++i) target[i] = ToBf16(values[i]);
+  return absl::OkStatus();
+}
+
+}  // namespace tessera::cpu
