@@ -25,7 +25,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "tests/ptx/tensor/numeric.h"
+#include "tests/ptx/tensor/formats.h"
 #include "tests/ptx/tensor/smem_descriptor.h"
 
 namespace tessera::ptx {

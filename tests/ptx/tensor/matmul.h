@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "tests/ptx/tensor/canonical_layout.h"
-#include "tests/ptx/tensor/numeric.h"
+#include "tests/ptx/tensor/formats.h"
 
 namespace tessera::ptx {
 

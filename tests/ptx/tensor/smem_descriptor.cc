@@ -236,7 +236,8 @@ absl::Status CheckOperand(const MatrixDescriptor& descriptor, Major major, int e
     }
   }
 
-  // A stride of zero makes two different parts of the operand the same bytes.
+  // A stride of zero makes two different parts of the operand the same bytes. The leading offset of a swizzled MN-major
+  // operand is let be: rows of M that repeat an atom are how a kernel pads a tile without memory for it.
   const int chunk_elements = 128 / element_bits;
   const int k_elements = k_chunks * chunk_elements;
   const auto need = [&](std::string_view name, uint32_t value, std::string_view between) {
@@ -251,15 +252,10 @@ absl::Status CheckOperand(const MatrixDescriptor& descriptor, Major major, int e
     }
     return absl::OkStatus();
   }
-  const int row_chunks = rows / chunk_elements;
-  const int atom_chunks = SwizzleWidth(swizzle) / 16;
   const int atom_k = swizzle == Swizzle::k128B32BAtom ? 4 : 8;
   const bool swapped = swizzle == Swizzle::kNone;  // without a swizzle LBO and SBO trade places
-  if (row_chunks > atom_chunks) {
-    absl::Status s =
-        need(swapped ? "SBO" : "LBO", swapped ? descriptor.stride_offset : descriptor.leading_offset,
-             "the chunks of M or N");
-    if (!s.ok()) return s;
+  if (swapped && rows > chunk_elements) {
+    if (absl::Status s = need("SBO", descriptor.stride_offset, "the chunks of M or N"); !s.ok()) return s;
   }
   if (k_elements > atom_k) {
     return need(swapped ? "LBO" : "SBO", swapped ? descriptor.leading_offset : descriptor.stride_offset,

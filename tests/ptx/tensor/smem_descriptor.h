@@ -60,7 +60,8 @@ absl::StatusOr<uint64_t> EncodeDescriptor(DescriptorTarget target, const MatrixD
 
 // Rules that depend on the operand: `rows` of M or N, `k_chunks` 16-byte columns of K (2 for every MMA without
 // K = 96), elements of `element_bits` in memory. Refuses a swizzle that the majorness does not have, a start outside
-// the first row of a swizzle atom, and a stride of zero where the operand needs one.
+// the first row of a swizzle atom, and a stride of zero where the operand needs one (not the leading offset of swizzled
+// MN-major operands: zero repeats an atom, which pads M).
 absl::Status CheckOperand(const MatrixDescriptor& descriptor, Major major, int element_bits, int rows,
                           int k_chunks);
 

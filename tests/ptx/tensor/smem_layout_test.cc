@@ -220,6 +220,8 @@ TEST(CheckOperandTest, AcceptsUsualTiles) {
   EXPECT_TRUE(CheckOperand(Make(0, 1024, 512, Swizzle::k128B32BAtom), Major::kMN, 32, 64, 2).ok());
   EXPECT_TRUE(CheckOperand(Make(0, 0, 0, Swizzle::k128B), Major::kK, 16, 8, 2).ok())
       << "N = 8 needs no stride";
+  EXPECT_TRUE(CheckOperand(Make(0, 0, 1024, Swizzle::k128B), Major::kMN, 16, 128, 2).ok())
+      << "repeats 64 rows of M";
 }
 
 TEST(CheckOperandTest, NamesWhatIsWrong) {
@@ -229,7 +231,7 @@ TEST(CheckOperandTest, NamesWhatIsWrong) {
               HasSubstr("leave the row of 128 bytes"));
   EXPECT_THAT(OperandRefusal(Make(0, 0, 0, Swizzle::kNone), Major::kK, 16, 128), HasSubstr("SBO is 0"));
   EXPECT_THAT(OperandRefusal(Make(0, 0, 128, Swizzle::kNone), Major::kK, 16, 128), HasSubstr("LBO is 0"));
-  EXPECT_THAT(OperandRefusal(Make(0, 0, 1024, Swizzle::k128B), Major::kMN, 16, 128), HasSubstr("LBO is 0"));
+  EXPECT_THAT(OperandRefusal(Make(0, 128, 0, Swizzle::kNone), Major::kMN, 16, 128), HasSubstr("SBO is 0"));
   EXPECT_THAT(OperandRefusal(Make(0, 1024, 0, Swizzle::k128B), Major::kMN, 16, 64), HasSubstr("SBO is 0"));
   EXPECT_THAT(OperandRefusal(Make(0, 16, 1024, Swizzle::k128B32BAtom), Major::kK, 32, 128),
               HasSubstr("MN-major 32-bit"));

@@ -2,8 +2,8 @@
 //
 // Sources: OCP OFP8 1.0 (E4M3, E5M2), OCP Microscaling Formats 1.0 (E2M3, E3M2, E2M1, E8M0), PTX ISA "Alternate
 // Floating-Point Data Formats" (bf16, tf32, ue4m3, ue8m0). Every value of every format is exact in a double.
-#ifndef TESSERA_TESTS_PTX_TENSOR_NUMERIC_H_
-#define TESSERA_TESTS_PTX_TENSOR_NUMERIC_H_
+#ifndef TESSERA_TESTS_PTX_TENSOR_FORMATS_H_
+#define TESSERA_TESTS_PTX_TENSOR_FORMATS_H_
 
 #include <cstdint>
 #include <string_view>
@@ -39,6 +39,21 @@ bool IsInteger(ElementType type);
 // Value of the low BitsOf(type) bits of `bits`; the bits above are ignored.
 double Decode(ElementType type, uint32_t bits);
 
+// What Encode does with values beyond the largest finite one.
+enum class Overflow : uint8_t {
+  kSpecial,   // infinity if the type has it, else NaN
+  kSaturate,  // the largest finite value, infinities included (cvt's .satfinite)
+};
+
+// Nearest code of a floating-point type with a sign (f16 to e2m1), ties to the even mantissa. TF32 comes in the form of
+// a binary32. A NaN becomes the type's NaN (0x7f for e4m3 and e5m2, 0x7fff for f16, bf16, the low thirteen bits clear
+// for tf32); a type without one gives its largest positive value, as cvt does. Not for ue8m0 and integers.
+uint32_t Encode(ElementType type, double value, Overflow overflow);
+
+// cvt.rz and cvt.rp to ue8m0: the power of two not above, or not below, |value|; saturates to 2^-127 .. 2^127 (NaN:
+// 0xff).
+uint8_t EncodeUE8M0(double value, bool round_up);
+
 // Nearest binary32, ties to even, in bits. A NaN becomes 0x7fffffff, the one that the tensor cores produce.
 uint32_t RoundToF32(double value);
 
@@ -47,4 +62,4 @@ uint16_t RoundToF16(double value);
 
 }  // namespace tessera::ptx
 
-#endif  // TESSERA_TESTS_PTX_TENSOR_NUMERIC_H_
+#endif  // TESSERA_TESTS_PTX_TENSOR_FORMATS_H_

@@ -1,5 +1,6 @@
-#include "tests/ptx/tensor/numeric.h"
+#include "tests/ptx/tensor/formats.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -34,6 +35,36 @@ double DecodeFloat(uint32_t bits, int exponent_bits, int mantissa_bits, Specials
                        static_cast<int>(exponent) - bias - mantissa_bits);
   }
   return negative ? -value : value;
+}
+
+struct Layout {
+  int exponent_bits;
+  int mantissa_bits;
+  Specials specials;
+};
+
+// Of the floating-point types with a sign. TF32 without its thirteen unused bits.
+Layout LayoutOf(ElementType type) {
+  switch (type) {
+    case ElementType::kF16:
+      return {5, 10, Specials::kIeee};
+    case ElementType::kBF16:
+      return {8, 7, Specials::kIeee};
+    case ElementType::kTF32:
+      return {8, 10, Specials::kIeee};
+    case ElementType::kE5M2:
+      return {5, 2, Specials::kIeee};
+    case ElementType::kE2M3:
+      return {2, 3, Specials::kNone};
+    case ElementType::kE3M2:
+      return {3, 2, Specials::kNone};
+    case ElementType::kE2M1:
+      return {2, 1, Specials::kNone};
+    case ElementType::kE4M3:
+      return {4, 3, Specials::kOneNaN};
+    default:
+      return {8, 23, Specials::kIeee};
+  }
 }
 
 using Table = std::array<double, 256>;
@@ -175,16 +206,49 @@ uint32_t RoundToF32(double value) {
 }
 
 uint16_t RoundToF16(double value) {
-  if (std::isnan(value)) return 0x7fff;
-  const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
+  return static_cast<uint16_t>(Encode(ElementType::kF16, value, Overflow::kSpecial));
+}
+
+uint32_t Encode(ElementType type, double value, Overflow overflow) {
+  const Layout layout = LayoutOf(type);
+  const int width = 1 + layout.exponent_bits + layout.mantissa_bits;
+  const uint32_t sign = std::signbit(value) ? 1u << (width - 1) : 0;
+  const uint32_t highest = (1u << layout.exponent_bits) - 1;
+  const uint32_t infinity = highest << layout.mantissa_bits;
+  const uint32_t all_ones = (1u << (width - 1)) - 1;
+  const uint32_t largest = layout.specials == Specials::kIeee     ? infinity - 1
+                           : layout.specials == Specials::kOneNaN ? all_ones - 1
+                                                                  : all_ones;
+  uint32_t code;
+  if (std::isnan(value)) {
+    code = layout.specials == Specials::kNone ? largest : all_ones;
+  } else {
+    const int bias = static_cast<int>(highest >> 1);
+    // The grid: the smallest subnormal below the normal range, else the last mantissa bit of the value's binade.
+    // nearbyint rounds ties to even. Adding the units to the exponent carries as the format wants.
+    const double magnitude = std::min(std::fabs(value), std::ldexp(1.0, bias + 2));
+    int exponent = 1 - bias;
+    if (magnitude > 0) exponent = std::max(exponent, std::ilogb(magnitude));
+    const double units = std::nearbyint(std::ldexp(magnitude, layout.mantissa_bits - exponent));
+    code =
+        (static_cast<uint32_t>(exponent - 1 + bias) << layout.mantissa_bits) + static_cast<uint32_t>(units);
+    if (code > largest) {
+      const bool saturate = overflow == Overflow::kSaturate || layout.specials == Specials::kNone;
+      code = saturate ? largest : layout.specials == Specials::kIeee ? infinity : all_ones;
+    }
+    code |= sign;
+  }
+  return type == ElementType::kTF32 ? code << 13 : code;
+}
+
+uint8_t EncodeUE8M0(double value, bool round_up) {
+  if (std::isnan(value)) return 0xff;
   const double magnitude = std::fabs(value);
-  if (magnitude >= 65520.0) return sign | 0x7c00;  // half an ulp above the largest finite value, 65504
-  // The grid: 2^-24 below the normal range, else 2^-10 of the value's binade. nearbyint rounds ties to even.
-  int exponent = -14;
-  if (magnitude > 0) exponent = std::max(exponent, std::ilogb(magnitude));
-  const uint32_t units = static_cast<uint32_t>(std::nearbyint(std::ldexp(magnitude, 10 - exponent)));
-  // units is at most 2048; adding it to the biased exponent carries as the format wants.
-  return static_cast<uint16_t>(sign | ((static_cast<uint32_t>(exponent + 14) << 10) + units));
+  if (magnitude <= 0x1p-127) return 0;
+  if (magnitude >= 0x1p127) return 0xfe;
+  const int exponent = std::ilogb(magnitude);
+  const bool exact = std::ldexp(1.0, exponent) == magnitude;
+  return static_cast<uint8_t>(exponent + 127 + (round_up && !exact ? 1 : 0));
 }
 
 }  // namespace tessera::ptx
