@@ -129,7 +129,9 @@ TEST(FormatsTest, EncodeInvertsDecode) {
       const double middle = (low + high) / 2;
       ASSERT_EQ(Encode(t.type, middle, Overflow::kSaturate), (code + (code & 1)) << t.drop) << Name(t.type);
       ASSERT_EQ(Encode(t.type, std::nextafter(middle, 0.0), Overflow::kSaturate), code << t.drop);
-      ASSERT_EQ(Encode(t.type, std::nextafter(middle, 1e30), Overflow::kSaturate), (code + 1) << t.drop);
+      ASSERT_EQ(Encode(t.type, std::nextafter(middle, std::numeric_limits<double>::infinity()),
+                       Overflow::kSaturate),
+                (code + 1) << t.drop);
     }
     EXPECT_EQ(Encode(t.type, 1e300, Overflow::kSaturate), t.largest << t.drop) << Name(t.type);
     EXPECT_EQ(Encode(t.type, std::numeric_limits<double>::infinity(), Overflow::kSaturate),
