@@ -44,6 +44,8 @@ inline absl::Status CheckWeights(const char* op, const PackedLinear& weights, in
                        "] for an input of ", k, " columns");
   TESSERA_KERNEL_CHECK(weights.format != WeightFormat::kNvfp4 || weights.k % 16 == 0, op,
                        ": NVFP4 weights with ", weights.k, " columns, not a multiple of 16");
+  TESSERA_KERNEL_CHECK(weights.format != WeightFormat::kMxfp4 || weights.k % 32 == 0, op,
+                       ": MXFP4 weights with ", weights.k, " columns, not a multiple of 32");
   return absl::OkStatus();
 }
 

@@ -30,6 +30,7 @@ constexpr int ScoreRunsAtOnce(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 :
 #include "kernels/cpu/fmha/tile.inc.h"
 #include "kernels/cpu/linear/pack_panel.inc.h"
 #include "kernels/cpu/linear/tile_avx2.inc.h"
+#include "kernels/cpu/linear/tile_fp8.inc.h"
 #include "kernels/cpu/ops/rows.inc.h"
 
 int PanelValueBytes(int) { return 4; }
@@ -38,7 +39,9 @@ constexpr KernelTable kTable = {
     .max_panel_tokens = kMaxTokens,
     .panel_value_bytes = PanelValueBytes,
     .pack_panel = PackPanel<float>,
-    .nvfp4_tile = Nvfp4Tile<>,
+    .nvfp4_tile = Fp4Tile<E4M3Scales>,
+    .mxfp4_tile = Fp4Tile<E8M0Scales>,
+    .fp8_tile = Fp8Tile<float>,
     .bf16_tile = Bf16Tile<>,
     .rms_norm = RmsNormRow,
     .rms_norm_bf16 = RmsNormRowBf16,

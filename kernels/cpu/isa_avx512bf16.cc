@@ -31,6 +31,7 @@ constexpr int ScoreRunsAtOnce(int rows) { return rows <= 3 ? 4 : 2; }
 #include "kernels/cpu/fmha/tile.inc.h"
 #include "kernels/cpu/linear/pack_panel.inc.h"
 #include "kernels/cpu/linear/tile_avx512.inc.h"
+#include "kernels/cpu/linear/tile_fp8.inc.h"
 #include "kernels/cpu/ops/rows.inc.h"
 
 struct Bf16Dot {
@@ -100,10 +101,16 @@ void PackAnyPanel(const Bf16* const* rows, int t, int64_t k, void* panel) {
   return t <= MaxDotTokens() ? PackPanel<Bf16>(rows, t, k, panel) : PackPanel<float>(rows, t, k, panel);
 }
 
-void Nvfp4AnyTile(const std::byte* tile, int64_t k, const void* panel, int t, float* out) {
+template <typename Scales>
+void Fp4AnyTile(const std::byte* tile, int64_t k, const void* panel, int t, float* out) {
   const FlushSubnormals flush;
-  return t <= MaxDotTokens() ? Nvfp4Tile<Bf16Dot>(tile, k, panel, t, out)
-                             : Nvfp4Tile<FmaDot>(tile, k, panel, t, out);
+  return t <= MaxDotTokens() ? Fp4Tile<Scales, Bf16Dot>(tile, k, panel, t, out)
+                             : Fp4Tile<Scales, FmaDot>(tile, k, panel, t, out);
+}
+
+// E4M3 codes have no short way to BF16 pairs: always two FMAs.
+void Fp8AnyTile(const std::byte* tile, int64_t k, const void* panel, int t, float* out) {
+  return t <= MaxDotTokens() ? Fp8Tile<Bf16>(tile, k, panel, t, out) : Fp8Tile<float>(tile, k, panel, t, out);
 }
 
 void Bf16AnyTile(const std::byte* tile, int64_t k, const void* panel, int t, float* out) {
@@ -116,7 +123,9 @@ constexpr KernelTable kTable = {
     .max_panel_tokens = kMaxTokens,
     .panel_value_bytes = PanelValueBytes,
     .pack_panel = PackAnyPanel,
-    .nvfp4_tile = Nvfp4AnyTile,
+    .nvfp4_tile = Fp4AnyTile<E4M3Scales>,
+    .mxfp4_tile = Fp4AnyTile<E8M0Scales>,
+    .fp8_tile = Fp8AnyTile,
     .bf16_tile = Bf16AnyTile,
     .rms_norm = RmsNormRow,
     .rms_norm_bf16 = RmsNormRowBf16,

@@ -13,6 +13,7 @@
 namespace tessera::cpu {
 namespace {
 
+constexpr int kPrefetchBytes = 0;
 // Attention: sixteen registers of four floats hold little.
 constexpr int kAttentionRows = 2;
 constexpr int kValueVectors = 1;
@@ -25,6 +26,7 @@ constexpr int ScoreRunsAtOnce(int) { return 1; }
 #include "kernels/cpu/fmha/tile.inc.h"
 #include "kernels/cpu/linear/pack_panel.inc.h"
 #include "kernels/cpu/linear/tile_portable.inc.h"
+#include "kernels/cpu/linear/tile_fp8.inc.h"
 #include "kernels/cpu/ops/rows.inc.h"
 
 int PanelValueBytes(int) { return 4; }
@@ -33,7 +35,9 @@ constexpr KernelTable kTable = {
     .max_panel_tokens = kMaxTokens,
     .panel_value_bytes = PanelValueBytes,
     .pack_panel = PackPanel<float>,
-    .nvfp4_tile = Nvfp4Tile,
+    .nvfp4_tile = Fp4Tile<E4M3Scales>,
+    .mxfp4_tile = Fp4Tile<E8M0Scales>,
+    .fp8_tile = Fp8Tile<float>,
     .bf16_tile = Bf16Tile,
     .rms_norm = RmsNormRow,
     .rms_norm_bf16 = RmsNormRowBf16,

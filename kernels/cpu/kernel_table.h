@@ -48,6 +48,8 @@ struct KernelTable {
   void (*pack_panel)(const Bf16* const* rows, int t, int64_t k, void* panel);
   // out[i * 16 + r] = sum over k of x[i] * w[r], tensor scale not applied, for the tile's 16 rows.
   void (*nvfp4_tile)(const std::byte* tile, int64_t k, const void* panel, int t, float* out);
+  void (*mxfp4_tile)(const std::byte* tile, int64_t k, const void* panel, int t, float* out);
+  void (*fp8_tile)(const std::byte* tile, int64_t k, const void* panel, int t, float* out);
   void (*bf16_tile)(const std::byte* tile, int64_t k, const void* panel, int t, float* out);
 
   // Rows.

@@ -83,6 +83,14 @@ TESSERA_HOST_DEVICE constexpr uint8_t FloatToE4M3(float value) {
   return sign | static_cast<uint8_t>((rounded - (120u << 23)) >> 20);
 }
 
+// Value of an E8M0 scale (OCP Microscaling Formats 1.0, section 5.4.1): 2^(code - 127); 0xff gives NaN.
+TESSERA_HOST_DEVICE constexpr float E8M0ToFloat(uint8_t code) {
+  const uint32_t bits = code == 0       ? 0x00400000u
+                        : code == 0xffu ? 0x7fc00000u
+                                        : static_cast<uint32_t>(code) << 23;
+  return __builtin_bit_cast(float, bits);
+}
+
 // One weight without the tensor scale: exact.
 TESSERA_HOST_DEVICE constexpr float DequantizeUnscaled(uint8_t code, uint8_t scale) {
   return E2M1ToFloat(code) * E4M3ToFloat(scale);

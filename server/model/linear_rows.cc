@@ -52,10 +52,6 @@ int64_t ScaleColumns(const LinearWeights& weights) {
   return (weights.in + weights.scale_block_columns - 1) / weights.scale_block_columns;
 }
 
-float E8M0ToFloat(uint8_t code) {
-  return code == 0xff ? NAN : std::ldexp(1.0f, static_cast<int>(code) - 127);
-}
-
 const uint8_t* Fp8ScaleAt(const LinearWeights& weights, int64_t row, int64_t column) {
   const int64_t block_row = (weights.first_row + row * weights.row_step) / weights.scale_block_rows;
   return weights.scales.data + block_row * weights.scales.row_stride + column * weights.scales.column_stride;
@@ -65,7 +61,7 @@ float Fp8Scale(const LinearWeights& weights, int64_t row, int64_t column) {
   const uint8_t* data = Fp8ScaleAt(weights, row, column);
   switch (weights.scale_dtype) {
     case DType::kF8E8M0:
-      return E8M0ToFloat(*data);
+      return nvfp4::E8M0ToFloat(*data);
     case DType::kBf16:
       return DenseToFloat(WeightFormat::kBf16, data);
     case DType::kF16:
@@ -136,7 +132,7 @@ void Dequantize(const LinearWeights& weights, int64_t first, int64_t count, floa
           const uint8_t code = data[c / 2] >> (c % 2 * 4) & 0xf;
           const uint8_t scale = rows.scales[r * rows.scale_columns + c / block];
           row[c] = weights.format == WeightFormat::kMxfp4
-                       ? nvfp4::E2M1ToFloat(code) * E8M0ToFloat(scale)
+                       ? nvfp4::E2M1ToFloat(code) * nvfp4::E8M0ToFloat(scale)
                        : nvfp4::DequantizeUnscaled(code, scale) * weights.tensor_scale;
         }
         break;

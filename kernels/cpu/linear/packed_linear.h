@@ -17,6 +17,13 @@
 //   lookup gives 16 rows x 2 columns of BF16, ready for a BF16 pair dot product; no horizontal sum anywhere.
 //   k must be a multiple of 16. When it is not one of 64, the last group's unused blocks are zero and are
 //   never computed on.
+//
+// MXFP4 tile: the same, a block's scale being E8M0 and standing for each of its two halves of 16 columns; k is a
+//   multiple of 32. Scales of 2^-119 and less count as zero.
+//
+// FP8 tile: groups of 128 columns: 16 float scales, one a row, times 256; then for each pair of columns the 16 rows'
+//   E4M3 codes of the even column and those of the odd one, 32 bytes. The last group holds as many columns as there
+//   are, rounded up to 4.
 #ifndef TESSERA_KERNELS_CPU_LINEAR_PACKED_LINEAR_H_
 #define TESSERA_KERNELS_CPU_LINEAR_PACKED_LINEAR_H_
 
@@ -34,8 +41,10 @@ inline constexpr int64_t kTileRows = 16;
 inline constexpr size_t kPackedAlignment = 64;
 inline constexpr int64_t kNvfp4GroupColumns = 64;
 inline constexpr int64_t kNvfp4GroupBytes = 64 + 4 * 128;
+inline constexpr int64_t kFp8GroupColumns = 128;
+inline constexpr int64_t kFp8GroupBytes = 64 + 64 * 32;
 
-enum class WeightFormat : uint8_t { kBf16, kNvfp4 };
+enum class WeightFormat : uint8_t { kBf16, kNvfp4, kMxfp4, kFp8 };
 
 // A view; the bytes belong to whoever packed them and must outlive it.
 struct PackedLinear {
@@ -47,9 +56,14 @@ struct PackedLinear {
 
   int64_t num_tiles() const { return (n + kTileRows - 1) / kTileRows; }
   int64_t tile_bytes() const {
-    return format == WeightFormat::kBf16
-               ? (k + 1) / 2 * 64
-               : (k + kNvfp4GroupColumns - 1) / kNvfp4GroupColumns * kNvfp4GroupBytes;
+    switch (format) {
+      case WeightFormat::kBf16:
+        return (k + 1) / 2 * 64;
+      case WeightFormat::kFp8:
+        return (k + kFp8GroupColumns - 1) / kFp8GroupColumns * 64 + (k + 3) / 4 * 64;
+      default:
+        return (k + kNvfp4GroupColumns - 1) / kNvfp4GroupColumns * kNvfp4GroupBytes;
+    }
   }
   size_t bytes() const { return static_cast<size_t>(num_tiles() * tile_bytes()); }
 };
@@ -66,6 +80,23 @@ struct Nvfp4Source {
   int64_t k = 0;  // a multiple of 16
 };
 
+// MXFP4 (OCP Microscaling Formats 1.0): blocks of 32 with an E8M0 scale, 2^(scale - 127).
+struct Mxfp4Source {
+  const uint8_t* codes = nullptr;   // [n, k/2]; low nibble = even column
+  const uint8_t* scales = nullptr;  // [n, k/32], not 255 (NaN)
+  int64_t n = 0;
+  int64_t k = 0;  // a multiple of 32
+};
+
+// E4M3 codes with float scales for each row and run of columns.
+struct Fp8Source {
+  const uint8_t* codes = nullptr;  // [n, k] E4M3FN, no NaN
+  const float* scales = nullptr;   // [n, ceil(k / columns_per_scale)], finite and at least 0, below 2^119
+  int64_t columns_per_scale = 0;   // a multiple of 128, or at least k
+  int64_t n = 0;
+  int64_t k = 0;
+};
+
 enum class DenseType : uint8_t { kBf16, kF16, kF32 };
 
 // Dense rows, row-major without gaps. F16 and F32 values are rounded to BF16 (to nearest, ties to even):
@@ -78,12 +109,14 @@ struct DenseSource {
 };
 
 // Packs into dst (PackedBytes(...) bytes). pool may be null: then the calling thread does it alone. Fails
-// with INVALID_ARGUMENT on impossible shapes and, for NVFP4, on a negative or NaN scale (row and block are
-// named) or a tensor scale that is not finite; dst's content is then unspecified.
+// with INVALID_ARGUMENT on impossible shapes, on a scale that is no number of at least 0 (row and block are
+// named), on a NaN among FP8 codes and on a tensor scale that is not finite; dst's content is then unspecified.
 absl::StatusOr<PackedLinear> PackNvfp4(const Nvfp4Source& source, std::byte* dst, ThreadPool* pool);
+absl::StatusOr<PackedLinear> PackMxfp4(const Mxfp4Source& source, std::byte* dst, ThreadPool* pool);
+absl::StatusOr<PackedLinear> PackFp8(const Fp8Source& source, std::byte* dst, ThreadPool* pool);
 absl::StatusOr<PackedLinear> PackDense(const DenseSource& source, std::byte* dst, ThreadPool* pool);
 
-// Inverse of packing, for tests and debugging: row `row` as floats, tensor scale not applied.
+// Inverse of packing, for tests and debugging: row `row` as floats, block scales applied, tensor scale not.
 void UnpackRow(const PackedLinear& weights, int64_t row, float* out);
 
 }  // namespace tessera::cpu

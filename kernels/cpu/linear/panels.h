@@ -44,7 +44,10 @@ inline bool PanelIsRow(const KernelTable& table, int t, int64_t k) {
 inline void MultiplyTile(const KernelTable& table, const PackedLinear& weights, int64_t tile,
                          const void* panel, int t, float* out) {
   const std::byte* data = weights.data + tile * weights.tile_bytes();
-  const auto multiply = weights.format == WeightFormat::kBf16 ? table.bf16_tile : table.nvfp4_tile;
+  const auto multiply = weights.format == WeightFormat::kBf16    ? table.bf16_tile
+                        : weights.format == WeightFormat::kNvfp4 ? table.nvfp4_tile
+                        : weights.format == WeightFormat::kMxfp4 ? table.mxfp4_tile
+                                                                 : table.fp8_tile;
   multiply(data, weights.k, panel, t, out);
   if (weights.tensor_scale == 1.0f) return;
   for (int i = 0; i < 16 * t; ++i) out[i] *= weights.tensor_scale;

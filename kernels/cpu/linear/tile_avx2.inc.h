@@ -49,14 +49,24 @@ static VEC_INLINE __m256 BroadcastPair(const float* x) {
   return _mm256_castpd_ps(_mm256_broadcast_sd(reinterpret_cast<const double*>(x)));
 }
 
-// Eight non-negative E4M3 scales divided by 256, by way of binary16.
-static VEC_INLINE __m256 DecodeScales(const std::byte* p) {
-  const __m128i raw = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
-  return _mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(raw), 7));
-}
+// Eight block scales divided by 256.
+struct E4M3Scales {
+  // Not negative; by way of binary16.
+  static VEC_INLINE __m256 Decode(const std::byte* p) {
+    const __m128i raw = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+    return _mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(raw), 7));
+  }
+};
+struct E8M0Scales {
+  // A float's exponent; what would be subnormal is zero.
+  static VEC_INLINE __m256 Decode(const std::byte* p) {
+    const __m128i raw = _mm_subs_epu8(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)), _mm_set1_epi8(8));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu8_epi32(raw), 23));
+  }
+};
 
-template <int T>
-static void Nvfp4TileT(const std::byte* tile, int64_t k, const void* panel, float* out) {
+template <typename Scales, int T>
+static void Fp4TileT(const std::byte* tile, int64_t k, const void* panel, float* out) {
   const float* x = static_cast<const float*>(panel);
   __m256 total[2 * T];
   VEC_UNROLL
@@ -85,7 +95,7 @@ static void Nvfp4TileT(const std::byte* tile, int64_t k, const void* panel, floa
           }
         }
       }
-      const __m256 scale = DecodeScales(group + block % 4 * 16 + rows * 8);
+      const __m256 scale = Scales::Decode(group + block % 4 * 16 + rows * 8);
       VEC_UNROLL
       for (int t = 0; t < T; ++t) {
         const __m256 sum = _mm256_hadd_ps(sum01[t], sum23[t]);
@@ -129,10 +139,10 @@ static void Bf16TileT(const std::byte* tile, int64_t k, const float* x, float* o
 }
 
 // The instance for t tokens.
-template <int T = kMaxTokens>
-static void Nvfp4Tile(const std::byte* tile, int64_t k, const void* panel, int t, float* out) {
-  if (t == T) return Nvfp4TileT<T>(tile, k, panel, out);
-  if constexpr (T > 1) Nvfp4Tile<T - 1>(tile, k, panel, t, out);
+template <typename Scales, int T = kMaxTokens>
+static void Fp4Tile(const std::byte* tile, int64_t k, const void* panel, int t, float* out) {
+  if (t == T) return Fp4TileT<Scales, T>(tile, k, panel, out);
+  if constexpr (T > 1) Fp4Tile<Scales, T - 1>(tile, k, panel, t, out);
 }
 
 template <int T = kMaxTokens>

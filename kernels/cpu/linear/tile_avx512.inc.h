@@ -31,15 +31,24 @@ alignas(64) static const uint16_t kE2M1Table[32] = {
     0x0000, 0x4300, 0x4380, 0x43c0, 0x4400, 0x4440, 0x4480, 0x44c0,  //
     0x8000, 0xc300, 0xc380, 0xc3c0, 0xc400, 0xc440, 0xc480, 0xc4c0};
 
-// Sixteen non-negative E4M3 scales divided by 256: shifted left by 7 they are binary16 numbers with that
-// value, subnormals included.
-static VEC_INLINE __m512 DecodeScales(const std::byte* p) {
-  const __m128i raw = _mm_load_si128(reinterpret_cast<const __m128i*>(p));
-  return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(raw), 7));
-}
+// Sixteen block scales divided by 256.
+struct E4M3Scales {
+  // Not negative: shifted left by 7 they are binary16 numbers with that value, subnormals included.
+  static VEC_INLINE __m512 Decode(const std::byte* p) {
+    const __m128i raw = _mm_load_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(raw), 7));
+  }
+};
+struct E8M0Scales {
+  // A float's exponent; what would be subnormal is zero.
+  static VEC_INLINE __m512 Decode(const std::byte* p) {
+    const __m128i raw = _mm_subs_epu8(_mm_load_si128(reinterpret_cast<const __m128i*>(p)), _mm_set1_epi8(8));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu8_epi32(raw), 23));
+  }
+};
 
-template <typename D, int T>
-static void Nvfp4TileT(const std::byte* tile, int64_t k, const void* panel, float* out) {
+template <typename Scales, typename D, int T>
+static void Fp4TileT(const std::byte* tile, int64_t k, const void* panel, float* out) {
   const typename D::Value* x = static_cast<const typename D::Value*>(panel);
   const __m512i table = _mm512_load_si512(kE2M1Table);
   __m512 total[T];
@@ -69,7 +78,7 @@ static void Nvfp4TileT(const std::byte* tile, int64_t k, const void* panel, floa
         step(_mm512_srli_epi16(codes, 8));
         step(_mm512_srli_epi16(codes, 12));
       }
-      const __m512 scale = DecodeScales(tile + b * 16);
+      const __m512 scale = Scales::Decode(tile + b * 16);
       VEC_UNROLL
       for (int t = 0; t < T; ++t) total[t] = _mm512_fmadd_ps(sum[t], scale, total[t]);
     }
@@ -103,10 +112,10 @@ static void Bf16TileT(const std::byte* tile, int64_t k, const void* panel, float
 }
 
 // The instance for t tokens.
-template <typename D, int T = kMaxTokens>
-static void Nvfp4Tile(const std::byte* tile, int64_t k, const void* panel, int t, float* out) {
-  if (t == T) return Nvfp4TileT<D, T>(tile, k, panel, out);
-  if constexpr (T > 1) Nvfp4Tile<D, T - 1>(tile, k, panel, t, out);
+template <typename Scales, typename D, int T = kMaxTokens>
+static void Fp4Tile(const std::byte* tile, int64_t k, const void* panel, int t, float* out) {
+  if (t == T) return Fp4TileT<Scales, D, T>(tile, k, panel, out);
+  if constexpr (T > 1) Fp4Tile<Scales, D, T - 1>(tile, k, panel, t, out);
 }
 
 template <typename D, int T = kMaxTokens>

@@ -12,7 +12,18 @@ static VEC_INLINE void AccumulatePair(const F16& even, const F16& odd, const flo
   }
 }
 
-static void Nvfp4Tile(const std::byte* tile, int64_t k, const void* panel, int t, float* out) {
+struct E4M3Scales {
+  static VEC_INLINE float Decode(uint8_t scale) { return nvfp4::E4M3ToFloat(scale); }
+};
+struct E8M0Scales {
+  // A float's exponent. What the other sets take for zero is zero here.
+  static VEC_INLINE float Decode(uint8_t scale) {
+    return scale > 8 ? __builtin_bit_cast(float, static_cast<uint32_t>(scale) << 23) : 0.0f;
+  }
+};
+
+template <typename Scales>
+static void Fp4Tile(const std::byte* tile, int64_t k, const void* panel, int t, float* out) {
   const float* x = static_cast<const float*>(panel);
   F16 total[kMaxTokens];
   for (int i = 0; i < t; ++i) total[i] = Zero();
@@ -33,8 +44,7 @@ static void Nvfp4Tile(const std::byte* tile, int64_t k, const void* panel, int t
       x += 2 * t;
     }
     float scale[16];
-    for (int r = 0; r < 16; ++r)
-      scale[r] = nvfp4::E4M3ToFloat(static_cast<uint8_t>(group[block % 4 * 16 + r]));
+    for (int r = 0; r < 16; ++r) scale[r] = Scales::Decode(static_cast<uint8_t>(group[block % 4 * 16 + r]));
     for (int i = 0; i < t; ++i) total[i] = MulAdd(sum[i], Load(scale), total[i]);
   }
   for (int i = 0; i < t; ++i) Store(total[i], out + 16 * i);

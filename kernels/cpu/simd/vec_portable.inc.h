@@ -109,6 +109,19 @@ static VEC_INLINE void LoadPairs(const Bf16* p, F16* even, F16* odd) {
     odd->v[i] = kLittleEndian ? high : low;
   }
 }
+struct E4M3Values {
+  float value[256];
+  constexpr E4M3Values() : value() {
+    for (int i = 0; i < 256; ++i) value[i] = nvfp4::E4M3ToFloat(static_cast<uint8_t>(i)) / 256;
+  }
+};
+static constexpr E4M3Values kE4M3Values;
+// Sixteen E4M3 codes, none of them NaN, divided by 256.
+static VEC_INLINE F16 LoadE4M3(const std::byte* p) {
+  float lanes[16];
+  for (int i = 0; i < 16; ++i) lanes[i] = kE4M3Values.value[static_cast<uint8_t>(p[i])];
+  return Load(lanes);
+}
 // Halves are added until one lane is left: 8, 4, 2, 1. The order is the same in every implementation.
 static VEC_INLINE float ReduceAdd(const F16& a) {
   const F4 s4 = (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]);

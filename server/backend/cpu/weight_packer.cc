@@ -31,6 +31,19 @@ DenseType DenseTypeOf(ModelFormat format) {
   }
 }
 
+WeightFormat PackedFormat(ModelFormat format) {
+  switch (format) {
+    case ModelFormat::kNvfp4:
+      return WeightFormat::kNvfp4;
+    case ModelFormat::kMxfp4:
+      return WeightFormat::kMxfp4;
+    case ModelFormat::kFp8:
+      return WeightFormat::kFp8;
+    default:
+      return WeightFormat::kBf16;
+  }
+}
+
 // xorshift64*; for weights that only have to look random.
 class FastRandom {
  public:
@@ -88,7 +101,7 @@ void WeightPacker::Add(const LinearWeights& source, WeightFormat dummy_format, i
     job.format = k % 16 == 0 ? dummy_format : WeightFormat::kBf16;
   } else {
     job.source = &source;
-    job.format = source.format == ModelFormat::kNvfp4 ? WeightFormat::kNvfp4 : WeightFormat::kBf16;
+    job.format = PackedFormat(source.format);
   }
   Add(job);
 }
@@ -172,9 +185,13 @@ absl::Status WeightPacker::Pack(const Piece& piece, uint64_t seed, std::byte* ba
                    .status();
       break;
     case ModelFormat::kMxfp4:
+      status = PackMxfp4({rows.data, rows.scales, piece.count, job.k}, target, nullptr).status();
+      break;
     case ModelFormat::kFp8:
-      return Named(source,
-                   absl::UnimplementedError(absl::StrCat(WeightFormatName(source.format), " weights")));
+      status = PackFp8({rows.data, rows.float_scales, source.scale_block_columns, piece.count, job.k}, target,
+                       nullptr)
+                   .status();
+      break;
   }
   if (status.ok()) return status;
   // Looks for the bad scale again, to say which file and byte it is in.

@@ -2,6 +2,7 @@
 
 #include <tuple>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/cpu/reference.h"
 #include "tests/unit/kernels/cpu/test_util.h"
 
@@ -28,6 +29,80 @@ TEST(PackedLinearTest, KeepsNvfp4Exactly) {
       ASSERT_TRUE(SameBits(row.data(), expected.data(), k)) << n << "x" << k << " row " << i;
     }
   }
+}
+
+TEST(PackedLinearTest, KeepsMxfp4Exactly) {
+  Random random(1);
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1, 32}, {17, 96}, {40, 224}, {5, 1024}}) {
+    std::vector<uint8_t> codes(n * k / 2), scales(n * k / 32);
+    for (uint8_t& c : codes) c = static_cast<uint8_t>(random.Int(0, 255));
+    for (uint8_t& s : scales) s = static_cast<uint8_t>(random.Int(0, 254));
+    AlignedBuffer<std::byte> packed(PackedBytes(WeightFormat::kMxfp4, n, k));
+    const auto view = PackMxfp4({codes.data(), scales.data(), n, k}, packed.data(), nullptr);
+    ASSERT_TRUE(view.ok()) << view.status();
+    std::vector<float> row(k);
+    for (int64_t i = 0; i < n; ++i) {
+      UnpackRow(*view, i, row.data());
+      for (int64_t c = 0; c < k; ++c) {
+        const int code = codes[(i * k + c) / 2] >> (c % 2 * 4) & 0xf;
+        const double magnitude[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+        const double value = std::ldexp(magnitude[code & 7], scales[(i * k + c) / 32] - 127);
+        ASSERT_EQ(row[c], static_cast<float>(code & 8 ? -value : value)) << i << " " << c;
+      }
+    }
+  }
+}
+
+TEST(PackedLinearTest, KeepsFp8Exactly) {
+  Random random(1);
+  for (const auto& [n, k, per_scale] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1},
+                                        {17, 96, 128},
+                                        {40, 300, 128},
+                                        {5, 1024, 1024},
+                                        {3, 515, 256}}) {
+    const int64_t scale_columns = (k + per_scale - 1) / per_scale;
+    std::vector<uint8_t> codes(n * k);
+    for (uint8_t& c : codes) {
+      do c = static_cast<uint8_t>(random.Int(0, 255));
+      while ((c & 0x7f) == 0x7f);
+    }
+    std::vector<float> scales(n * scale_columns);
+    for (float& s : scales) s = std::abs(random.Normal());
+    AlignedBuffer<std::byte> packed(PackedBytes(WeightFormat::kFp8, n, k));
+    ThreadPool pool(2);
+    const auto view = PackFp8({codes.data(), scales.data(), per_scale, n, k}, packed.data(), &pool);
+    ASSERT_TRUE(view.ok()) << view.status();
+    std::vector<float> row(k);
+    for (int64_t i = 0; i < n; ++i) {
+      UnpackRow(*view, i, row.data());
+      for (int64_t c = 0; c < k; ++c) {
+        ASSERT_EQ(row[c], nvfp4::E4M3ToFloat(codes[i * k + c]) * scales[i * scale_columns + c / per_scale])
+            << i << " " << c;
+      }
+    }
+    codes[(n - 1) * k] = 0xff;
+    EXPECT_EQ(
+        PackFp8({codes.data(), scales.data(), per_scale, n, k}, packed.data(), nullptr).status().message(),
+        absl::StrCat("FP8 row ", n - 1,
+                     " holds a NaN, or a scale that is negative, not finite or too large"));
+    codes[(n - 1) * k] = 0;
+    for (const float bad : {-1.0f, kNaN, std::numeric_limits<float>::infinity()}) {
+      scales.back() = bad;
+      EXPECT_FALSE(PackFp8({codes.data(), scales.data(), per_scale, n, k}, packed.data(), nullptr).ok());
+    }
+  }
+}
+
+TEST(PackedLinearTest, RefusesAnMxfp4NaN) {
+  std::vector<uint8_t> codes(4 * 64 / 2, 0x11), scales(4 * 2, 127);
+  AlignedBuffer<std::byte> packed(PackedBytes(WeightFormat::kMxfp4, 4, 64));
+  Mxfp4Source source{codes.data(), scales.data(), 4, 64};
+  EXPECT_TRUE(PackMxfp4(source, packed.data(), nullptr).ok());
+  scales[5] = 0xff;
+  EXPECT_EQ(PackMxfp4(source, packed.data(), nullptr).status().message(),
+            "MXFP4 block scale at row 2, block 1 is NaN (0xff); scales must be finite and not negative");
+  source.k = 48;
+  EXPECT_FALSE(PackMxfp4(source, packed.data(), nullptr).ok());
 }
 
 TEST(PackedLinearTest, RoundsDenseTypesToBf16) {
@@ -119,10 +194,17 @@ TEST_P(LinearTest, MatchesDoublePrecision) {
       {WeightFormat::kBf16, 8, 95, 10},    {WeightFormat::kBf16, 8, 95, 11},
       {WeightFormat::kBf16, 8, 95, 12},    {WeightFormat::kNvfp4, 8, 96, 8},
       {WeightFormat::kNvfp4, 8, 96, 4},    {WeightFormat::kBf16, 8, 95, 6},
+      {WeightFormat::kMxfp4, 1, 32, 1},    {WeightFormat::kMxfp4, 33, 96, 3},
+      {WeightFormat::kMxfp4, 70, 224, 5},  {WeightFormat::kMxfp4, 20, 2880, 13},
+      {WeightFormat::kMxfp4, 8, 160, 12},  {WeightFormat::kMxfp4, 64, 320, 64},
+      {WeightFormat::kFp8, 1, 1, 1},       {WeightFormat::kFp8, 16, 128, 2},
+      {WeightFormat::kFp8, 33, 47, 3},     {WeightFormat::kFp8, 70, 207, 5},
+      {WeightFormat::kFp8, 19, 2049, 13},  {WeightFormat::kFp8, 48, 768, 8},
+      {WeightFormat::kFp8, 8, 130, 12},    {WeightFormat::kFp8, 64, 320, 64},
   };
   for (const Case& c : cases) {
-    SCOPED_TRACE(::testing::Message() << (c.format == WeightFormat::kBf16 ? "bf16 " : "nvfp4 ") << c.n << "x"
-                                      << c.k << " tokens " << c.tokens);
+    SCOPED_TRACE(::testing::Message() << "format " << static_cast<int>(c.format) << " " << c.n << "x" << c.k
+                                      << " tokens " << c.tokens);
     const TestWeights weights(c.format, c.n, c.k, 7);
     const int64_t stride = c.k + 5;
     const std::vector<Bf16> x = PoisonedRows(c.tokens, c.k, stride, 11);
@@ -139,7 +221,8 @@ TEST_P(LinearTest, MatchesDoublePrecision) {
 }
 
 TEST_P(LinearTest, OneTokenAloneGivesTheSameBitsAsInAnyBatch) {
-  for (WeightFormat format : {WeightFormat::kNvfp4, WeightFormat::kBf16}) {
+  for (WeightFormat format :
+       {WeightFormat::kNvfp4, WeightFormat::kBf16, WeightFormat::kMxfp4, WeightFormat::kFp8}) {
     const int64_t n = 50, k = 352, tokens = 64;
     const TestWeights weights(format, n, k, 3);
     const std::vector<Bf16> x = PoisonedRows(tokens, k, k, 5);
@@ -162,10 +245,12 @@ TEST_P(LinearTest, WideMagnitudesGiveTheSameBitsAloneAndInABatch) {
   const int64_t n = 32, k = 512, tokens = 12;
   const TestWeights weights(WeightFormat::kNvfp4, n, k, 3);
   const TestWeights dense(WeightFormat::kBf16, n, k, 4);
+  const TestWeights mxfp4(WeightFormat::kMxfp4, n, k, 5);
+  const TestWeights fp8(WeightFormat::kFp8, n, k, 6);
   Random random(9);
   std::vector<Bf16> x(tokens * k);
   for (Bf16& v : x) v = ToBf16(std::ldexp(random.Normal(), static_cast<int>(random.Int(-40, 40))));
-  for (const PackedLinear& w : {weights.view(), dense.view()}) {
+  for (const PackedLinear& w : {weights.view(), dense.view(), mxfp4.view(), fp8.view()}) {
     const std::vector<float> together = RunLinear(w, x.data(), k, tokens, 1);
     for (int64_t t = 0; t < tokens; ++t) {
       const std::vector<float> alone = RunLinear(w, x.data() + t * k, k, 1, 1);
@@ -176,7 +261,8 @@ TEST_P(LinearTest, WideMagnitudesGiveTheSameBitsAloneAndInABatch) {
 
 TEST_P(LinearTest, ARowWithNaNOrInfinityLeavesTheOthersAlone) {
   const int64_t n = 40, k = 96, tokens = 9;
-  for (WeightFormat format : {WeightFormat::kNvfp4, WeightFormat::kBf16}) {
+  for (WeightFormat format :
+       {WeightFormat::kNvfp4, WeightFormat::kBf16, WeightFormat::kMxfp4, WeightFormat::kFp8}) {
     const TestWeights weights(format, n, k, 3);
     std::vector<Bf16> x = PoisonedRows(tokens, k, k, 5);
     const std::vector<float> clean = RunLinear(weights.view(), x.data(), k, tokens, 2);

@@ -81,6 +81,10 @@ class TestWeights {
       view_ = PackDense({dense_.data(), DenseType::kF32, n, k}, data_.data(), nullptr).value();
       return;
     }
+    if (format == WeightFormat::kMxfp4 || format == WeightFormat::kFp8) {
+      PackRandom(format, n, k, seed);
+      return;
+    }
     std::vector<uint8_t> codes(n * k / 2), scales(n * k / 16);
     const float tensor_scale = nvfp4::TensorScaleFromAmax(nvfp4::AbsMax(dense_.data(), n * k));
     for (int64_t i = 0; i < n; ++i) {
@@ -92,6 +96,26 @@ class TestWeights {
   const PackedLinear& view() const { return view_; }
 
  private:
+  // Random codes, and scales over a few powers of two.
+  void PackRandom(WeightFormat format, int64_t n, int64_t k, uint32_t seed) {
+    Random random(seed);
+    const bool fp8 = format == WeightFormat::kFp8;
+    std::vector<uint8_t> codes(fp8 ? n * k : n * k / 2);
+    for (uint8_t& code : codes) {
+      do code = static_cast<uint8_t>(random.Int(0, 255));
+      while (fp8 && (code & 0x7f) == 0x7f);
+    }
+    if (fp8) {
+      std::vector<float> scales(n * ((k + 127) / 128));
+      for (float& scale : scales) scale = std::exp2(-6.0f - static_cast<float>(random.Int(0, 3))) * 1.1f;
+      view_ = PackFp8({codes.data(), scales.data(), 128, n, k}, data_.data(), nullptr).value();
+      return;
+    }
+    std::vector<uint8_t> scales(n * k / 32);
+    for (uint8_t& scale : scales) scale = static_cast<uint8_t>(random.Int(118, 127));
+    view_ = PackMxfp4({codes.data(), scales.data(), n, k}, data_.data(), nullptr).value();
+  }
+
   AlignedBuffer<std::byte> data_;
   std::vector<float> dense_;
   PackedLinear view_;
