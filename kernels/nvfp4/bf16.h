@@ -8,15 +8,7 @@
 
 #include <cstdint>
 
-// Always inlined on the host as well: these functions are used from files compiled for one instruction set
-// each, and an out-of-line copy with AVX-512 code must not be the one the linker keeps for everybody.
-#if defined(__CUDACC__)
-#define TESSERA_HOST_DEVICE __host__ __device__ __forceinline__
-#elif defined(__GNUC__)
-#define TESSERA_HOST_DEVICE inline __attribute__((always_inline))
-#else
-#define TESSERA_HOST_DEVICE inline
-#endif
+#include "kernels/host_device.h"
 
 namespace tessera {
 

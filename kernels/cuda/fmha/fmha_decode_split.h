@@ -4,13 +4,7 @@
 
 #include <cstdint>
 
-#ifndef TESSERA_HOST_DEVICE
-#ifdef __CUDACC__
-#define TESSERA_HOST_DEVICE __host__ __device__
-#else
-#define TESSERA_HOST_DEVICE
-#endif
-#endif
+#include "kernels/host_device.h"
 
 namespace tessera::cuda {
 
@@ -32,7 +26,7 @@ inline constexpr int32_t kFmhaSplitGroup = 32;
 // About 16 splits up to 8192 keys and 32 beyond: enough that one sequence fills the device, few enough that writing
 // and reading the partial results stays under 2% of the keys' and values' traffic. `length` counts the keys up to and
 // including the last query token's own; the query tokens must lie in one aligned group.
-TESSERA_HOST_DEVICE inline FmhaSplits MakeFmhaSplits(int32_t length, int32_t sliding_window) {
+TESSERA_HOST_DEVICE FmhaSplits MakeFmhaSplits(int32_t length, int32_t sliding_window) {
   const int32_t group_end = (length + kFmhaSplitGroup - 1) / kFmhaSplitGroup * kFmhaSplitGroup;
   FmhaSplits splits;
   int32_t first = sliding_window > 0 ? group_end - kFmhaSplitGroup + 1 - sliding_window : 0;
