@@ -4,49 +4,94 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/fmha/fmha_decode_common.cuh"
 #include "kernels/cuda/fmha/fmha_decode_launch.h"
-#include "kernels/cuda/fmha/fmha_decode_sm90.cuh"
 
 namespace tessera::cuda {
 namespace {
 
 size_t AlignUp(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-int32_t RowTiles(int32_t group_rows) { return group_rows <= 8 ? 1 : group_rows <= 16 ? 2 : 4; }
+// Query rows of one item at most: registers, and on sm_100 shared memory, hold no more.
+int32_t MostRows(int32_t v_head_dim) { return v_head_dim == 512 ? 64 : v_head_dim == 256 ? 16 : 32; }
+
+// How the query rows of a KV head are divided into items.
+struct RowGroups {
+  int32_t repeat;  // parts of a KV head's query heads
+  int32_t rows;    // of a part
+  int32_t padded;  // that the kernel computes: 8, 16 or 32; 16 or 64 for 512 value dimensions
+
+  RowGroups(int32_t q_len, int32_t group, int32_t v_head_dim) : repeat(1) {
+    while (repeat < group && (group % repeat != 0 || q_len * (group / repeat) > MostRows(v_head_dim)))
+      ++repeat;
+    rows = q_len * (group / repeat);
+    const bool wide = v_head_dim == 512;
+    padded = wide ? 16 : 8;
+    while (padded < rows) padded *= wide ? 4 : 2;
+  }
+};
 
 struct Workspace {
   size_t arrivals, stats, out, total;  // byte offsets
 };
 
-Workspace LayOutWorkspace(int32_t num_sequences, int32_t kv_heads, int32_t group_rows, int32_t head_dim) {
-  const size_t rows = size_t(num_sequences) * kFmhaMaxSplits * kv_heads * 8 * RowTiles(group_rows);
+Workspace LayOutWorkspace(int32_t num_sequences, int32_t kv_heads, const RowGroups& groups,
+                          int32_t v_head_dim) {
+  const size_t rows = size_t(num_sequences) * kFmhaMaxSplits * kv_heads * groups.repeat * groups.padded;
   Workspace w;
   w.arrivals = 256;  // the scheduling counters come first
   // Sized for the most sequences, so that it stays where it is, and zero, whatever the size of the call.
-  w.stats = w.arrivals + AlignUp(size_t(kFmhaMaxSequences) * kv_heads * sizeof(int32_t));
+  w.stats = w.arrivals + AlignUp(size_t(kFmhaMaxSequences) * kv_heads * groups.repeat * sizeof(int32_t));
   w.out = w.stats + AlignUp(rows * sizeof(float2));
-  w.total = w.out + AlignUp(rows * head_dim * sizeof(float));
+  w.total = w.out + AlignUp(rows * v_head_dim * sizeof(float));
   return w;
 }
 
+int32_t ValueDim(const FmhaDecodeParams& p) { return p.v_head_dim == 0 ? p.head_dim : p.v_head_dim; }
+
+bool IsMla(const FmhaDecodeParams& p) { return p.head_dim == 576 && p.v_head_dim == 512; }
+
+// The kernel for the shape on a device of compute capability `major`, or null.
+FmhaDecodeLauncher* FindLauncher(const FmhaDecodeParams& p, int32_t major) {
+  const bool hopper = major == 9;
+  if (IsMla(p)) return hopper ? nullptr : LaunchFmhaDecodeSm100Mla;
+  if (ValueDim(p) != p.head_dim) return nullptr;
+  switch (p.head_dim) {
+    case 64:
+      return hopper ? LaunchFmhaDecodeSm90D64 : LaunchFmhaDecodeSm100D64;
+    case 128:
+      return hopper ? LaunchFmhaDecodeSm90D128 : LaunchFmhaDecodeSm100D128;
+    case 256:
+      return hopper ? LaunchFmhaDecodeSm90D256 : LaunchFmhaDecodeSm100D256;
+    case 512:
+      return hopper ? nullptr : LaunchFmhaDecodeSm100D512;
+    default:
+      return nullptr;
+  }
+}
+
 const char* CheckShapes(const FmhaDecodeParams& p) {
-  if (!p.q || !p.out || !p.k_cache || !p.v_cache || !p.block_table || !p.lengths || !p.workspace) {
+  if (!p.q || !p.out || !p.k_cache || !p.block_table || !p.lengths || !p.workspace) {
     return "fmha decode: a required pointer is null";
   }
-  if (p.num_sequences < 1 || p.num_sequences > kFmhaMaxSequences) return "fmha decode: num_sequences must be 1 to 512";
+  if ((p.v_cache == nullptr) != IsMla(p))
+    return "fmha decode: v_cache must be null for MLA (576/512), and only there";
+  if (p.num_sequences < 1 || p.num_sequences > kFmhaMaxSequences)
+    return "fmha decode: num_sequences must be 1 to 512";
   if (p.num_kv_heads < 1 || p.num_query_heads < 1 || p.num_query_heads % p.num_kv_heads != 0) {
     return "fmha decode: num_query_heads must be a multiple of num_kv_heads";
   }
-  if (p.head_dim != 64 && p.head_dim != 128 && p.head_dim != 256) return "fmha decode: head_dim must be 64, 128 or 256";
-  const int32_t rows = p.q_len * (p.num_query_heads / p.num_kv_heads);
-  const int32_t most = p.head_dim == 256 ? 16 : 32;
-  if (p.q_len < 1 || rows > most) {
-    return "fmha decode: q_len * num_query_heads / num_kv_heads must be 1 to 32 (16 for head_dim 256)";
+  if (FindLauncher(p, 10) == nullptr) {
+    return "fmha decode: head_dim must be 64, 128, 256 or 512, or 576 with v_head_dim 512";
+  }
+  if (p.q_len < 1 || p.q_len > MostRows(ValueDim(p))) {
+    return "fmha decode: q_len must be 1 to 32, or 16 for head_dim 256, or 64 for head_dim 512 and MLA";
   }
   if (p.block_size < 16 || p.block_size > 256 || (p.block_size & (p.block_size - 1)) != 0) {
     return "fmha decode: block_size must be a power of two from 16 to 256";
   }
-  if (p.num_blocks < 1 || p.block_table_stride < 1) return "fmha decode: num_blocks and block_table_stride must be positive";
+  if (p.num_blocks < 1 || p.block_table_stride < 1)
+    return "fmha decode: num_blocks and block_table_stride must be positive";
   if (int64_t{p.num_blocks} * p.num_kv_heads * p.block_size > INT32_MAX) {
     return "fmha decode: num_blocks * num_kv_heads * block_size must fit 31 bits";
   }
@@ -59,69 +104,90 @@ using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
 EncodeTiled FindEncoder() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found;
-  if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found) !=
-          cudaSuccess ||
+  if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault,
+                                       &found) != cudaSuccess ||
       found != cudaDriverEntryPointSuccess) {
     return nullptr;
   }
   return reinterpret_cast<EncodeTiled>(function);
 }
 
-// A cache seen as a matrix: one row a (block, KV head, slot), head_dim columns; boxes of 64 columns, 128-byte swizzle.
-bool EncodeCacheMap(EncodeTiled encode, const FmhaDecodeParams& p, const void* cache, CUtensorMap* map) {
-  const cuuint64_t sizes[2] = {cuuint64_t(p.head_dim), cuuint64_t(p.num_blocks) * p.num_kv_heads * p.block_size};
-  const cuuint64_t strides[1] = {cuuint64_t(p.head_dim) * 2};
-  const cuuint32_t box[2] = {64, cuuint32_t(std::min(p.block_size, kFmhaTileKeys))};
-  const cuuint32_t steps[2] = {1, 1};
-  return encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(cache), sizes, strides, box, steps,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+// A dense bf16 tensor of `rank` dimensions, the innermost first, as TMA sees it: 128-byte swizzle. `row` is the length of
+// a row in memory, of which the first sizes[0] elements are seen.
+bool EncodeMap(EncodeTiled encode, const void* data, int32_t rank, const cuuint64_t* sizes, int32_t row,
+               const cuuint32_t* box, CUtensorMap* map) {
+  const cuuint64_t strides[2] = {cuuint64_t(row) * 2, cuuint64_t(row) * 2 * sizes[1]};
+  const cuuint32_t steps[3] = {1, 1, 1};
+  return encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, rank, const_cast<void*>(data), sizes, strides, box,
+                steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-int32_t NumSms() {
-  static const int32_t count = [] {
-    int device = 0, sms = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-    return sms;
-  }();
-  return count;
+const char* EncodeMaps(EncodeTiled encode, const FmhaDecodeParams& p, const RowGroups& groups,
+                       FmhaTensorMaps* maps) {
+  // A cache is a matrix of one row a (block, KV head, slot).
+  const cuuint64_t rows = cuuint64_t(p.num_blocks) * p.num_kv_heads * p.block_size;
+  const cuuint64_t k_sizes[2] = {cuuint64_t(p.head_dim), rows}, v_sizes[2] = {cuuint64_t(ValueDim(p)), rows};
+  const cuuint32_t box[2] = {64, cuuint32_t(std::min(p.block_size, kFmhaTileKeys))};
+  const void* values = p.v_cache ? p.v_cache : p.k_cache;
+  const int32_t value_row = p.v_cache ? ValueDim(p) : p.head_dim;
+  if (!EncodeMap(encode, p.k_cache, 2, k_sizes, p.head_dim, box, &maps->k) ||
+      !EncodeMap(encode, values, 2, v_sizes, value_row, box, &maps->v)) {
+    return "fmha decode: the caches cannot be described to TMA (16-byte aligned device memory is needed)";
+  }
+  const cuuint64_t q_sizes[3] = {cuuint64_t(p.head_dim), cuuint64_t(p.num_query_heads),
+                                 cuuint64_t(p.num_sequences) * p.q_len};
+  const cuuint32_t q_box[3] = {64, cuuint32_t(groups.rows / p.q_len), cuuint32_t(p.q_len)};
+  if (!EncodeMap(encode, p.q, 3, q_sizes, p.head_dim, q_box, &maps->q)) {
+    return "fmha decode: the queries cannot be described to TMA (16-byte aligned device memory is needed)";
+  }
+  return nullptr;
 }
+
+struct Device {
+  int32_t major = 0, sms = 0;
+  Device() {
+    int device = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+  }
+};
 
 }  // namespace
 
-size_t FmhaDecodeWorkspaceBytes(int32_t num_sequences, int32_t q_len, int32_t num_query_heads, int32_t num_kv_heads,
-                                int32_t head_dim) {
-  return LayOutWorkspace(num_sequences, num_kv_heads, q_len * (num_query_heads / num_kv_heads), head_dim).total;
+size_t FmhaDecodeWorkspaceBytes(int32_t num_sequences, int32_t q_len, int32_t num_query_heads,
+                                int32_t num_kv_heads, int32_t v_head_dim) {
+  const RowGroups groups(q_len, num_query_heads / num_kv_heads, v_head_dim);
+  return LayOutWorkspace(num_sequences, num_kv_heads, groups, v_head_dim).total;
 }
 
 const char* FmhaDecode(const FmhaDecodeParams& params, cudaStream_t stream) {
   if (const char* error = CheckShapes(params)) return error;
+  static const Device device;
+  if (device.major != 9 && device.major != 10) return "fmha decode: the device is neither sm_90 nor sm_100";
+  FmhaDecodeLauncher* launch = FindLauncher(params, device.major);
+  if (launch == nullptr) return "fmha decode: on sm_90 head_dim must be 64, 128 or 256";
   static const EncodeTiled encode = FindEncoder();
   if (encode == nullptr) return "fmha decode: the driver has no cuTensorMapEncodeTiled";
-  CUtensorMap k_map, v_map;
-  if (!EncodeCacheMap(encode, params, params.k_cache, &k_map) ||
-      !EncodeCacheMap(encode, params, params.v_cache, &v_map)) {
-    return "fmha decode: the caches cannot be described to TMA (16-byte aligned device memory is needed)";
-  }
+  const RowGroups groups(params.q_len, params.num_query_heads / params.num_kv_heads, ValueDim(params));
+  FmhaTensorMaps maps;
+  if (const char* error = EncodeMaps(encode, params, groups, &maps)) return error;
   FmhaDecodeArgs args;
   args.p = params;
-  args.group_rows = params.q_len * (params.num_query_heads / params.num_kv_heads);
+  args.p.num_kv_heads *= groups.repeat;
+  args.kv_head_repeat = groups.repeat;
+  args.group_rows = groups.rows;
   args.scale_log2 = params.softmax_scale * 1.44269504088896340736f;
   const Workspace layout =
-      LayOutWorkspace(params.num_sequences, params.num_kv_heads, args.group_rows, params.head_dim);
+      LayOutWorkspace(params.num_sequences, params.num_kv_heads, groups, ValueDim(params));
   uint8_t* workspace = static_cast<uint8_t*>(params.workspace);
   args.next_item = reinterpret_cast<int32_t*>(workspace);
   args.done_ctas = args.next_item + 1;
   args.arrivals = reinterpret_cast<int32_t*>(workspace + layout.arrivals);
   args.split_stats = reinterpret_cast<float2*>(workspace + layout.stats);
   args.split_out = reinterpret_cast<float*>(workspace + layout.out);
-
-  const int32_t row_tiles = RowTiles(args.group_rows);
-  const auto launch = params.head_dim == 64    ? LaunchFmhaDecodeSm90D64
-                      : params.head_dim == 128 ? LaunchFmhaDecodeSm90D128
-                                               : LaunchFmhaDecodeSm90D256;
-  const cudaError_t status = launch(args, row_tiles, k_map, v_map, NumSms(), stream);
+  const cudaError_t status = launch(args, groups.padded, maps, device.sms, stream);
   return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
 }
 

@@ -18,7 +18,7 @@ struct FmhaDecodeParams {
   // bf16 [num_sequences, q_len, num_query_heads, head_dim]: the last q_len tokens of each sequence. Query
   // token t sees the keys 0 .. length - q_len + t.
   const void* q = nullptr;
-  void* out = nullptr;  // bf16, like q
+  void* out = nullptr;  // bf16, like q, with the values' dimension
   // bf16 [num_blocks, num_kv_heads, block_size, head_dim]. Slots at and past a sequence's length may hold
   // anything, NaN included.
   const void* k_cache = nullptr;
@@ -33,10 +33,12 @@ struct FmhaDecodeParams {
   const float* sinks = nullptr;
 
   int32_t num_sequences = 0;  // 1 to 512
-  int32_t q_len = 1;          // q_len * num_query_heads / num_kv_heads at most 32
+  int32_t q_len = 1;          // at most 32; 16 for 256 value dimensions, 64 for 512
   int32_t num_query_heads = 0;
   int32_t num_kv_heads = 0;
-  int32_t head_dim = 0;    // 64, 128 or 256
+  int32_t head_dim = 0;  // 64, 128 or 256; on sm_100 also 512, and 576 for MLA
+  // 0: head_dim. MLA: 512 with head_dim 576 and v_cache null; the values are the first 512 elements of the keys.
+  int32_t v_head_dim = 0;
   int32_t num_blocks = 0;  // of the cache
   int32_t block_size = 0;  // 16, 32, 64, 128 or 256
   int32_t block_table_stride = 0;
@@ -47,12 +49,12 @@ struct FmhaDecodeParams {
   void* workspace = nullptr;
 };
 
-// Bytes of workspace for calls of at most this size.
+// Bytes of workspace for calls of at most this size; `v_head_dim` is the dimension of the values.
 size_t FmhaDecodeWorkspaceBytes(int32_t num_sequences, int32_t q_len, int32_t num_query_heads,
-                                int32_t num_kv_heads, int32_t head_dim);
+                                int32_t num_kv_heads, int32_t v_head_dim);
 
-// Checks the shapes and launches on `stream` (sm_90). Returns a message that names the field at fault, or
-// null. The launch can be captured in a graph; `lengths` may change between replays.
+// Checks the shapes and launches on `stream` the kernel of the current device, sm_90 or sm_100. Returns a message that names
+// the field at fault, or null. The launch can be captured in a graph; `lengths` may change between replays.
 const char* FmhaDecode(const FmhaDecodeParams& params, cudaStream_t stream);
 
 }  // namespace tessera::cuda

@@ -11,13 +11,21 @@ namespace tessera::cuda {
 
 struct FmhaDecodeArgs;
 
-// Launches the kernel for a head dimension with `row_tiles` (1, 2 or 4) tiles of 8 query rows.
-cudaError_t LaunchFmhaDecodeSm90D64(const FmhaDecodeArgs& args, int32_t row_tiles, const CUtensorMap& k_map,
-                                    const CUtensorMap& v_map, int32_t num_sms, cudaStream_t stream);
-cudaError_t LaunchFmhaDecodeSm90D128(const FmhaDecodeArgs& args, int32_t row_tiles, const CUtensorMap& k_map,
-                                     const CUtensorMap& v_map, int32_t num_sms, cudaStream_t stream);
-cudaError_t LaunchFmhaDecodeSm90D256(const FmhaDecodeArgs& args, int32_t row_tiles, const CUtensorMap& k_map,
-                                     const CUtensorMap& v_map, int32_t num_sms, cudaStream_t stream);
+// How TMA sees the queries and the caches.
+struct FmhaTensorMaps {
+  CUtensorMap
+      q;  // [token][query head][dim], boxes of one KV head's heads, q_len tokens, 64 dimensions; sm_100 only
+  CUtensorMap k;  // [block, KV head, slot][dim], boxes of min(block_size, kFmhaTileKeys) slots, 64 dimensions
+  CUtensorMap v;
+};
+
+// Launches the kernel for a head dimension with `rows` query rows an item: 8, 16, 32 or 64, as far as the architecture
+// takes them.
+using FmhaDecodeLauncher = cudaError_t(const FmhaDecodeArgs& args, int32_t rows, const FmhaTensorMaps& maps,
+                                       int32_t num_sms, cudaStream_t stream);
+FmhaDecodeLauncher LaunchFmhaDecodeSm90D64, LaunchFmhaDecodeSm90D128, LaunchFmhaDecodeSm90D256;
+FmhaDecodeLauncher LaunchFmhaDecodeSm100D64, LaunchFmhaDecodeSm100D128, LaunchFmhaDecodeSm100D256,
+    LaunchFmhaDecodeSm100D512, LaunchFmhaDecodeSm100Mla;
 
 }  // namespace tessera::cuda
 

@@ -17,15 +17,12 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/fmha/fmha_decode.h"
-#include "kernels/cuda/fmha/fmha_decode_split.h"
+#include "kernels/cuda/fmha/fmha_decode_common.cuh"
 #include "kernels/cuda/ptx/mbarrier.cuh"
 #include "kernels/cuda/ptx/mma.cuh"
 #include "kernels/cuda/ptx/tma.cuh"
 
 namespace tessera::cuda {
-
-inline constexpr int32_t kFmhaMaxSequences = 512;
 
 template <int kHeadDimension, int kNumRowTiles>
 struct FmhaDecodeTraits {
@@ -54,30 +51,6 @@ struct FmhaDecodeTraits {
   static_assert(kSlots >= 2, "a key and a value slot must fit");
 };
 
-struct FmhaDecodeArgs {
-  FmhaDecodeParams p;
-  int32_t group_rows;  // query rows of one KV head: q_len * query heads / KV heads
-  float scale_log2;    // softmax scale times log2(e)
-  // Workspace. The counters are zero between launches.
-  int32_t* next_item;   // items taken beyond each CTA's first
-  int32_t* done_ctas;
-  int32_t* arrivals;    // [num_sequences * kv_heads]
-  float2* split_stats;  // [split][kv_head][row]: maximum (log2 domain), sum
-  float* split_out;     // [split][kv_head][row][head_dim]: not normalised
-};
-
-// A work item: one split of one sequence for one KV head.
-struct FmhaItem {
-  int32_t sequence, kv_head;
-  int32_t split;        // within the sequence
-  int32_t global_split; // over all sequences
-  int32_t begin, end;   // keys
-  FmhaSplits splits;
-};
-
-// How the producer hands items to the consumers.
-inline constexpr int32_t kFmhaItemQueue = 4;
-
 template <class Traits>
 struct FmhaShared {
   uint8_t* slots;
@@ -85,9 +58,7 @@ struct FmhaShared {
   float2* merge_stats;  // [warp][row]
   uint64_t* full;
   uint64_t* empty;
-  uint64_t* item_full;
-  uint64_t* item_empty;
-  int32_t* item_index;
+  FmhaItemQueue items;
   int32_t* flag;
   int2* sequences;  // [num_sequences + 1]: splits of the sequences before, length
 
@@ -97,66 +68,13 @@ struct FmhaShared {
     merge_stats = reinterpret_cast<float2*>(merge_out + Traits::kMergeBytes / 4);
     full = reinterpret_cast<uint64_t*>(merge_stats + Traits::kConsumerWarps * Traits::kRows);
     empty = full + Traits::kSlots;
-    item_full = empty + Traits::kSlots;
-    item_empty = item_full + kFmhaItemQueue;
-    item_index = reinterpret_cast<int32_t*>(item_empty + kFmhaItemQueue);
-    flag = item_index + kFmhaItemQueue;
+    items.full = empty + Traits::kSlots;
+    items.empty = items.full + kFmhaItemQueue;
+    items.index = reinterpret_cast<int32_t*>(items.empty + kFmhaItemQueue);
+    flag = items.index + kFmhaItemQueue;
     sequences = reinterpret_cast<int2*>(flag + 2);
   }
 };
-
-// Position in the ring of slots.
-template <int kSlots>
-struct RingCursor {
-  int32_t slot = 0;
-  uint32_t phase = 0;
-  __device__ void Next() {
-    if (++slot == kSlots) {
-      slot = 0;
-      phase ^= 1;
-    }
-  }
-};
-
-__device__ __forceinline__ FmhaItem DecodeItem(const FmhaDecodeArgs& args, const int2* sequences, int32_t index) {
-  FmhaItem item;
-  item.kv_head = index % args.p.num_kv_heads;
-  item.global_split = index / args.p.num_kv_heads;
-  int32_t low = 0, high = args.p.num_sequences;  // sequences[low].x <= global_split < sequences[high].x
-  while (high - low > 1) {
-    const int32_t middle = (low + high) / 2;
-    if (sequences[middle].x <= item.global_split) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  item.sequence = low;
-  item.split = item.global_split - sequences[low].x;
-  item.splits = MakeFmhaSplits(sequences[low].y, args.p.sliding_window);
-  item.begin = item.splits.begin + item.split * item.splits.size;
-  item.end = min(item.begin + item.splits.size, item.splits.end);
-  return item;
-}
-
-// Sums up the splits of all sequences; one warp.
-__device__ __forceinline__ void ScanSplits(const FmhaDecodeArgs& args, int2* sequences, int32_t lane) {
-  int32_t total = 0;
-  for (int32_t base = 0; base < args.p.num_sequences; base += 32) {
-    const int32_t sequence = base + lane;
-    const bool exists = sequence < args.p.num_sequences;
-    const int32_t length = exists ? args.p.lengths[sequence] : 0;
-    const int32_t count = exists ? MakeFmhaSplits(length, args.p.sliding_window).count : 0;
-    int32_t sum = count;
-    for (int32_t distance = 1; distance < 32; distance *= 2) {
-      const int32_t other = __shfl_up_sync(~0u, sum, distance);
-      if (lane >= distance) sum += other;
-    }
-    if (exists) sequences[sequence] = make_int2(total + sum - count, length);
-    total += __shfl_sync(~0u, sum, 31);
-  }
-  if (lane == 0) sequences[args.p.num_sequences] = make_int2(total, 0);
-}
 
 // The producer's role: streams keys and values of every item through the ring.
 template <class Traits>
@@ -166,36 +84,21 @@ __device__ void ProduceTiles(const FmhaDecodeArgs& args, const CUtensorMap* k_ma
   const int32_t block_size = args.p.block_size;
   const int32_t rows_per_box = min(block_size, kFmhaTileKeys);
   const int32_t boxes_per_tile = kFmhaTileKeys / rows_per_box;
-  RingCursor<kFmhaItemQueue> queue;
-  int32_t index = blockIdx.x;
-  while (true) {
-    ptx::MbarrierWait(&shared.item_empty[queue.slot], queue.phase ^ 1);
-    int32_t next = 0;
-    if (lane == 0) {
-      shared.item_index[queue.slot] = index;
-      ptx::MbarrierArrive(&shared.item_full[queue.slot]);
-      if (index < num_items) next = gridDim.x + atomicAdd(args.next_item, 1);  // arrives while this item streams
-    }
-    if (index >= num_items) break;
-    queue.Next();
+  const int32_t kv_heads = args.p.num_kv_heads / args.kv_head_repeat;
+  FmhaItemSource items(args, shared.items, num_items, lane);
+  int32_t index;
+  while (items.Next(&index)) {
     const FmhaItem item = DecodeItem(args, shared.sequences, index);
-    const int32_t table_row = args.p.table_rows ? args.p.table_rows[item.sequence] : item.sequence;
-    const int32_t* table = args.p.block_table + int64_t{table_row} * args.p.block_table_stride;
-    const int32_t last_block = (item.end - 1) / block_size;
-    int32_t window_base = item.begin / block_size;  // this lane holds block window_base + lane
-    int32_t window = window_base + lane <= last_block ? table[window_base + lane] : 0;
+    BlockTableWindow table(args, item, lane);
     for (int32_t key = item.begin; key < item.end; key += kFmhaTileKeys) {
-      const int32_t tile_last_block = min(key + kFmhaTileKeys - 1, item.end - 1) / block_size;
-      if (tile_last_block >= window_base + 32) {
-        window_base = key / block_size;
-        window = window_base + lane <= last_block ? table[window_base + lane] : 0;
-      }
+      table.Cover(key / block_size, min(key + kFmhaTileKeys - 1, item.end - 1) / block_size);
       // Lane b loads box b: rows (b / kBoxes), columns (b % kBoxes).
       const int32_t row_box = lane / Traits::kBoxes, column_box = lane % Traits::kBoxes;
       const int32_t box_key = key + row_box * rows_per_box;
-      const int32_t block = __shfl_sync(~0u, window, min(box_key / block_size - window_base, 31));
+      const int32_t block = table.Get(box_key / block_size);
       const bool loads = row_box < boxes_per_tile && box_key < item.end;
-      const int32_t row = (block * args.p.num_kv_heads + item.kv_head) * block_size + box_key % block_size;
+      const int32_t row =
+          (block * kv_heads + item.kv_head / args.kv_head_repeat) * block_size + box_key % block_size;
       const int32_t num_row_boxes = min(boxes_per_tile, (item.end - key + rows_per_box - 1) / rows_per_box);
       const uint32_t bytes = num_row_boxes * rows_per_box * Traits::kHeadDim * 2;
       for (int32_t value = 0; value < 2; ++value) {
@@ -203,29 +106,24 @@ __device__ void ProduceTiles(const FmhaDecodeArgs& args, const CUtensorMap* k_ma
         if (lane == 0) ptx::MbarrierArriveExpectTx(&shared.full[ring.slot], bytes);
         __syncwarp();
         if (loads) {
-          uint8_t* target = shared.slots + ring.slot * Traits::kSlotBytes + column_box * (kFmhaTileKeys * 128) +
-                            row_box * rows_per_box * 128;
+          uint8_t* target = shared.slots + ring.slot * Traits::kSlotBytes +
+                            column_box * (kFmhaTileKeys * 128) + row_box * rows_per_box * 128;
           ptx::CpAsyncBulkTensor2d(target, value ? v_map : k_map, column_box * Traits::kBoxColumns, row,
                                    &shared.full[ring.slot], ptx::kEvictFirst);
         }
         ring.Next();
       }
     }
-    index = __shfl_sync(~0u, next, 0);
   }
-  // Every CTA's last take is behind it when it is done: the last one leaves the counters as it found them.
-  if (lane == 0 && ptx::AtomAddAcqRelGpu(args.done_ctas, 1) == static_cast<int32_t>(gridDim.x) - 1) {
-    *args.next_item = 0;
-    *args.done_ctas = 0;
-  }
+  items.Finish();
 }
 
 // Running softmax of one consumer warp over its 16 keys a tile, for kRows query rows, in the log2 domain. A lane holds
 // rows 8 tile + 2 (lane % 4) + {0, 1}.
 template <class Traits>
 struct FmhaWarpState {
-  uint32_t q[Traits::kRowTiles][Traits::kHeadDim / 16][2];    // B fragments of Q^T
-  float out[Traits::kRowTiles][Traits::kHeadDim / 16][4];     // O^T
+  uint32_t q[Traits::kRowTiles][Traits::kHeadDim / 16][2];  // B fragments of Q^T
+  float out[Traits::kRowTiles][Traits::kHeadDim / 16][4];   // O^T
   float maximum[Traits::kRowTiles][2];
   float sum[Traits::kRowTiles][2];  // this lane's keys only
 };
@@ -240,8 +138,9 @@ __device__ __forceinline__ void LoadQueries(const FmhaDecodeArgs& args, const Fm
     const bool valid = row < args.group_rows;
     const int64_t token = int64_t{item.sequence} * args.p.q_len + row / group;
     const int64_t head = item.kv_head * group + row % group;
-    const uint32_t* source = reinterpret_cast<const uint32_t*>(
-        static_cast<const __nv_bfloat16*>(args.p.q) + (token * args.p.num_query_heads + head) * Traits::kHeadDim);
+    const uint32_t* source =
+        reinterpret_cast<const uint32_t*>(static_cast<const __nv_bfloat16*>(args.p.q) +
+                                          (token * args.p.num_query_heads + head) * Traits::kHeadDim);
 #pragma unroll
     for (int32_t step = 0; step < Traits::kHeadDim / 16; ++step) {
       state.q[tile][step][0] = valid ? source[step * 8 + lane % 4] : 0;
@@ -260,7 +159,8 @@ __device__ __forceinline__ uint32_t SwizzledAddress(uint32_t slot, int32_t row, 
 
 // S^T = K Q^T for 16 keys of the slot, starting at row `first`.
 template <class Traits>
-__device__ __forceinline__ void ScoreKeys(uint32_t slot, int32_t first, int32_t lane, const FmhaWarpState<Traits>& state,
+__device__ __forceinline__ void ScoreKeys(uint32_t slot, int32_t first, int32_t lane,
+                                          const FmhaWarpState<Traits>& state,
                                           float (&scores)[Traits::kRowTiles][4]) {
   const int32_t row = first + lane % 8 + (lane / 8) % 2 * 8;
   float odd[Traits::kRowTiles][4];  // two chains of dependent multiplications instead of one
@@ -286,8 +186,8 @@ __device__ __forceinline__ void ScoreKeys(uint32_t slot, int32_t first, int32_t 
 
 // Masks keys that a query row must not see. `first_key` is the position of the fragment's first key.
 template <class Traits>
-__device__ __forceinline__ void MaskScores(const FmhaDecodeArgs& args, int32_t length, int32_t first_key, int32_t lane,
-                                           float (&scores)[Traits::kRowTiles][4]) {
+__device__ __forceinline__ void MaskScores(const FmhaDecodeArgs& args, int32_t length, int32_t first_key,
+                                           int32_t lane, float (&scores)[Traits::kRowTiles][4]) {
   const int32_t group = args.p.num_query_heads / args.p.num_kv_heads;
 #pragma unroll
   for (int32_t tile = 0; tile < Traits::kRowTiles; ++tile) {
@@ -301,10 +201,6 @@ __device__ __forceinline__ void MaskScores(const FmhaDecodeArgs& args, int32_t l
     }
   }
 }
-
-// The maximum may lag behind by this much (log2 domain) before the output is rescaled: weights up to 2^8 lose nothing
-// in bf16 or float.
-inline constexpr float kFmhaMaximumSlack = 8.0f;
 
 // Folds the scores of 16 keys into the running softmax; gives their weights as B fragments of P^T. Where a score
 // exceeds the maximum by more than the slack, the maximum follows and the output is rescaled.
@@ -363,7 +259,8 @@ __device__ __forceinline__ uint32_t KeepValid(uint32_t pair, int32_t key, int32_
 // O^T += V^T P^T for 16 values of the slot, of which the first `valid` are the sequence's.
 template <class Traits>
 __device__ __forceinline__ void AddValues(uint32_t slot, int32_t first, int32_t valid, int32_t lane,
-                                          const uint32_t (&weights)[Traits::kRowTiles][2], FmhaWarpState<Traits>& state) {
+                                          const uint32_t (&weights)[Traits::kRowTiles][2],
+                                          FmhaWarpState<Traits>& state) {
   const int32_t row = first + lane % 8 + lane / 16 * 8;
 #pragma unroll
   for (int32_t step = 0; step < Traits::kHeadDim / 16; ++step) {
@@ -376,7 +273,8 @@ __device__ __forceinline__ void AddValues(uint32_t slot, int32_t first, int32_t 
       a[3] = KeepValid(a[3], lane % 4 * 2 + 8, valid);
     }
 #pragma unroll
-    for (int32_t tile = 0; tile < Traits::kRowTiles; ++tile) ptx::MmaM16N8K16(state.out[tile][step], a, weights[tile]);
+    for (int32_t tile = 0; tile < Traits::kRowTiles; ++tile)
+      ptx::MmaM16N8K16(state.out[tile][step], a, weights[tile]);
   }
 }
 
@@ -393,7 +291,8 @@ __device__ __forceinline__ void StoreForMerge(const FmhaShared<Traits>& shared, 
       sum += __shfl_xor_sync(~0u, sum, 8);
       sum += __shfl_xor_sync(~0u, sum, 16);
       const int32_t row = tile * 8 + lane % 4 * 2 + column;
-      if (lane < 4) shared.merge_stats[warp * Traits::kRows + row] = make_float2(state.maximum[tile][column], sum);
+      if (lane < 4)
+        shared.merge_stats[warp * Traits::kRows + row] = make_float2(state.maximum[tile][column], sum);
       float* out = shared.merge_out + (warp * Traits::kRows + row) * Traits::kMergeStride;
 #pragma unroll
       for (int32_t step = 0; step < Traits::kHeadDim / 16; ++step) {
@@ -401,29 +300,6 @@ __device__ __forceinline__ void StoreForMerge(const FmhaShared<Traits>& shared, 
         out[step * 16 + lane / 4 + 8] = state.out[tile][step][column + 2];
       }
     }
-  }
-}
-
-// Writes one finished query row: out / sum, with the sink in the sum.
-template <int kPerLane>
-__device__ __forceinline__ void WriteRow(const FmhaDecodeArgs& args, const FmhaItem& item, int32_t row, int32_t lane,
-                                         const float (&out)[kPerLane], float maximum, float sum) {
-  const int32_t group = args.p.num_query_heads / args.p.num_kv_heads;
-  const int32_t head = item.kv_head * group + row % group;
-  if (args.p.sinks != nullptr) {
-    const float sink = args.p.sinks[head] * 1.44269504f;
-    const float base = fmaxf(maximum, sink);
-    const float rescale = ptx::Exp2(maximum - base);
-    sum = sum * rescale + ptx::Exp2(sink - base);
-    sum = sum / rescale;  // folded into the division below; rescale is 0 only where every weight vanishes
-  }
-  const float inverse = 1.0f / sum;
-  const int64_t token = int64_t{item.sequence} * args.p.q_len + row / group;
-  __nv_bfloat16* target = static_cast<__nv_bfloat16*>(args.p.out) +
-                          (token * args.p.num_query_heads + head) * (32 * kPerLane) + lane * kPerLane;
-#pragma unroll
-  for (int32_t i = 0; i < kPerLane; i += 2) {
-    *reinterpret_cast<uint32_t*>(target + i) = ptx::PackBf16(out[i] * inverse, out[i + 1] * inverse);
   }
 }
 
@@ -447,7 +323,8 @@ __device__ __forceinline__ void MergeWarps(const FmhaDecodeArgs& args, const Fmh
       const float2 stats = shared.merge_stats[w * Traits::kRows + row];
       const float weight = ptx::Exp2(stats.x - base);
       sum += stats.y * weight;
-      const float* part = shared.merge_out + (w * Traits::kRows + row) * Traits::kMergeStride + lane * kPerLane;
+      const float* part =
+          shared.merge_out + (w * Traits::kRows + row) * Traits::kMergeStride + lane * kPerLane;
 #pragma unroll
       for (int32_t i = 0; i < kPerLane; ++i) out[i] += part[i] * weight;
     }
@@ -455,50 +332,14 @@ __device__ __forceinline__ void MergeWarps(const FmhaDecodeArgs& args, const Fmh
       WriteRow<kPerLane>(args, item, row, lane, out, maximum, sum);
       continue;
     }
-    const int64_t index = (int64_t{item.global_split} * args.p.num_kv_heads + item.kv_head) * Traits::kRows + row;
+    const int64_t index =
+        (int64_t{item.global_split} * args.p.num_kv_heads + item.kv_head) * Traits::kRows + row;
     if (lane == 0) args.split_stats[index] = make_float2(maximum, sum);
     float* target = args.split_out + index * Traits::kHeadDim + lane * kPerLane;
 #pragma unroll
     for (int32_t i = 0; i < kPerLane; i += 2) {
       *reinterpret_cast<float2*>(target + i) = make_float2(out[i], out[i + 1]);
     }
-  }
-}
-
-// Combines the splits of a (sequence, KV head), in split order; lane s holds the statistics of split s.
-template <class Traits>
-__device__ __forceinline__ void CombineSplits(const FmhaDecodeArgs& args, const FmhaItem& item, int32_t warp,
-                                              int32_t lane) {
-  constexpr int32_t kPerLane = Traits::kHeadDim / 32;
-  const int32_t count = item.splits.count;
-  const int64_t first_split = item.global_split - item.split;
-  for (int32_t row = warp; row < args.group_rows; row += Traits::kConsumerWarps) {
-    const int64_t first = (first_split * args.p.num_kv_heads + item.kv_head) * Traits::kRows + row;
-    const int64_t stride = int64_t{args.p.num_kv_heads} * Traits::kRows;
-    const float2 stats =
-        lane < count ? __ldcg(&args.split_stats[first + lane * stride]) : make_float2(-INFINITY, 0.0f);
-    float maximum = stats.x;
-#pragma unroll
-    for (int32_t distance = 16; distance > 0; distance /= 2) {
-      maximum = fmaxf(maximum, __shfl_xor_sync(~0u, maximum, distance));
-    }
-    const float base = maximum == -INFINITY ? 0.0f : maximum;
-    const float weight = ptx::Exp2(stats.x - base);
-    float sum = 0.0f;
-    float out[kPerLane] = {};
-#pragma unroll 8
-    for (int32_t split = 0; split < count; ++split) {
-      const float w = __shfl_sync(~0u, weight, split);
-      sum += __shfl_sync(~0u, stats.y, split) * w;
-      const float* part = args.split_out + (first + split * stride) * Traits::kHeadDim + lane * kPerLane;
-#pragma unroll
-      for (int32_t i = 0; i < kPerLane; i += 2) {
-        const float2 value = __ldcg(reinterpret_cast<const float2*>(part + i));
-        out[i] += value.x * w;
-        out[i + 1] += value.y * w;
-      }
-    }
-    WriteRow<kPerLane>(args, item, row, lane, out, maximum, sum);
   }
 }
 
@@ -511,11 +352,7 @@ __device__ void ConsumeTiles(const FmhaDecodeArgs& args, const FmhaShared<Traits
   FmhaWarpState<Traits> state;
   RingCursor<kFmhaItemQueue> queue;
   while (true) {
-    ptx::MbarrierWait(&shared.item_full[queue.slot], queue.phase);
-    const int32_t index = shared.item_index[queue.slot];
-    __syncwarp();
-    if (lane == 0) ptx::MbarrierArrive(&shared.item_empty[queue.slot]);
-    queue.Next();
+    const int32_t index = shared.items.Take(queue, lane);
     if (index >= num_items) break;
     const FmhaItem item = DecodeItem(args, shared.sequences, index);
     const int32_t length = item.splits.end;
@@ -530,7 +367,8 @@ __device__ void ConsumeTiles(const FmhaDecodeArgs& args, const FmhaShared<Traits
       ptx::MbarrierWait(&shared.full[ring.slot], ring.phase);
       if (any) {
         float scores[Traits::kRowTiles][4];
-        ScoreKeys(ptx::SharedAddress(shared.slots + ring.slot * Traits::kSlotBytes), warp * 16, lane, state, scores);
+        ScoreKeys(ptx::SharedAddress(shared.slots + ring.slot * Traits::kSlotBytes), warp * 16, lane, state,
+                  scores);
         if (first_key + 16 > all_see_until || first_key < all_see_from) {
           MaskScores<Traits>(args, length, first_key, lane, scores);
         }
@@ -541,8 +379,8 @@ __device__ void ConsumeTiles(const FmhaDecodeArgs& args, const FmhaShared<Traits
       ring.Next();
       ptx::MbarrierWait(&shared.full[ring.slot], ring.phase);
       if (any) {
-        AddValues(ptx::SharedAddress(shared.slots + ring.slot * Traits::kSlotBytes), warp * 16, item.end - first_key,
-                  lane, weights, state);
+        AddValues(ptx::SharedAddress(shared.slots + ring.slot * Traits::kSlotBytes), warp * 16,
+                  item.end - first_key, lane, weights, state);
       }
       __syncwarp();
       if (lane == 0) ptx::MbarrierArrive(&shared.empty[ring.slot]);
@@ -552,17 +390,8 @@ __device__ void ConsumeTiles(const FmhaDecodeArgs& args, const FmhaShared<Traits
     ptx::NamedBarrierSync(1, kConsumers);
     MergeWarps(args, item, shared, warp, lane);
     if (item.splits.count > 1) {
-      // Publish the partial result (the barrier before makes the release cover every thread's part); the last split to
-      // arrive combines.
-      ptx::NamedBarrierSync(1, kConsumers);
-      if (warp == 0 && lane == 0) {
-        int32_t* arrivals = &args.arrivals[item.sequence * args.p.num_kv_heads + item.kv_head];
-        const bool last = ptx::AtomAddAcqRelGpu(arrivals, 1) == item.splits.count - 1;
-        if (last) *arrivals = 0;
-        *shared.flag = last;
-      }
-      ptx::NamedBarrierSync(1, kConsumers);
-      if (*shared.flag) CombineSplits<Traits>(args, item, warp, lane);
+      PublishSplit<Traits::kHeadDim, Traits::kRows, Traits::kConsumerWarps>(args, item, shared.flag, warp,
+                                                                            lane);
     }
     ptx::NamedBarrierSync(1, kConsumers);  // the merge buffer and the flag are free again
   }
@@ -582,10 +411,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kCtasPerSm)
       ptx::MbarrierInit(&shared.full[slot], 1);
       ptx::MbarrierInit(&shared.empty[slot], Traits::kConsumerWarps);
     }
-    for (int32_t slot = 0; slot < kFmhaItemQueue; ++slot) {
-      ptx::MbarrierInit(&shared.item_full[slot], 1);
-      ptx::MbarrierInit(&shared.item_empty[slot], Traits::kConsumerWarps);
-    }
+    shared.items.Init(Traits::kConsumerWarps);
     ptx::FenceBarrierInit();
   }
   if (warp == 0) ScanSplits(args, shared.sequences, lane);

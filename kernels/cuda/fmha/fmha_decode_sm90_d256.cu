@@ -1,15 +1,25 @@
 #include "kernels/cuda/fmha/fmha_decode_launch.cuh"
+#include "kernels/cuda/fmha/fmha_decode_sm90.cuh"
 
 namespace tessera::cuda {
+namespace {
 
-cudaError_t LaunchFmhaDecodeSm90D256(const FmhaDecodeArgs& args, int32_t row_tiles, const CUtensorMap& k_map,
-                                  const CUtensorMap& v_map, int32_t num_sms, cudaStream_t stream) {
-  switch (row_tiles) {
-    case 1:
-      return LaunchFmhaDecode<FmhaDecodeTraits<256, 1>>(args, k_map, v_map, num_sms, stream);
-    case 2:
-      return LaunchFmhaDecode<FmhaDecodeTraits<256, 2>>(args, k_map, v_map, num_sms, stream);
+template <int kRowTiles>
+cudaError_t LaunchRows(const FmhaDecodeArgs& args, const FmhaTensorMaps& maps, int32_t num_sms,
+                       cudaStream_t stream) {
+  using Traits = FmhaDecodeTraits<256, kRowTiles>;
+  return LaunchFmhaDecode<Traits, FmhaDecodeKernel<Traits>>(args, num_sms, stream, maps.k, maps.v);
+}
 
+}  // namespace
+
+cudaError_t LaunchFmhaDecodeSm90D256(const FmhaDecodeArgs& args, int32_t rows, const FmhaTensorMaps& maps,
+                                     int32_t num_sms, cudaStream_t stream) {
+  switch (rows) {
+    case 8:
+      return LaunchRows<1>(args, maps, num_sms, stream);
+    case 16:
+      return LaunchRows<2>(args, maps, num_sms, stream);
     default:
       return cudaErrorInvalidValue;
   }

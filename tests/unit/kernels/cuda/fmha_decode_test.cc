@@ -22,12 +22,15 @@ struct Shape {
   int32_t q_len = 1;
   int32_t window = 0;
   bool sinks = false;
+  int32_t v_head_dim = 0;  // 0: head_dim; else MLA: the values are the first elements of the keys
+
+  int32_t ValueDim() const { return v_head_dim ? v_head_dim : head_dim; }
 };
 
 std::ostream& operator<<(std::ostream& out, const Shape& s) {
-  return out << s.query_heads << "/" << s.kv_heads << " d" << s.head_dim << " block " << s.block_size << " q " << s.q_len
-             << " window " << s.window << " sinks " << s.sinks << " sequences " << s.lengths.size() << " first "
-             << s.lengths[0];
+  return out << s.query_heads << "/" << s.kv_heads << " d" << s.head_dim << " block " << s.block_size << " q "
+             << s.q_len << " window " << s.window << " sinks " << s.sinks << " sequences " << s.lengths.size()
+             << " first " << s.lengths[0];
 }
 
 // A problem on the host: random queries, keys and values in scattered blocks; every cache slot that belongs to no
@@ -62,7 +65,7 @@ struct Problem {
         for (int32_t h = 0; h < s.kv_heads; ++h) {
           for (int32_t d = 0; d < s.head_dim; ++d) {
             k[Slot(i, key, h) + d] = ToBf16(normal(rng));
-            v[Slot(i, key, h) + d] = ToBf16(normal(rng));
+            v[Slot(i, key, h) + d] = s.v_head_dim ? k[Slot(i, key, h) + d] : ToBf16(normal(rng));
           }
         }
       }
@@ -75,7 +78,8 @@ struct Problem {
 
   size_t Slot(int32_t sequence, int32_t key, int32_t head) const {
     const int32_t block = table[size_t(sequence) * stride + key / shape.block_size];
-    return ((size_t(block) * shape.kv_heads + head) * shape.block_size + key % shape.block_size) * shape.head_dim;
+    return ((size_t(block) * shape.kv_heads + head) * shape.block_size + key % shape.block_size) *
+           shape.head_dim;
   }
 
   // One query row in double precision.
@@ -84,7 +88,8 @@ struct Problem {
     const int32_t position = length - shape.q_len + token;
     const int32_t first = shape.window > 0 ? std::max(0, position - shape.window + 1) : 0;
     const int32_t kv_head = head / (shape.query_heads / shape.kv_heads);
-    const size_t q_at = ((size_t(sequence) * shape.q_len + token) * shape.query_heads + head) * shape.head_dim;
+    const size_t q_at =
+        ((size_t(sequence) * shape.q_len + token) * shape.query_heads + head) * shape.head_dim;
     std::vector<double> scores;
     double maximum = shape.sinks ? sinks[head] : -std::numeric_limits<double>::infinity();
     for (int32_t key = first; key <= position; ++key) {
@@ -96,11 +101,12 @@ struct Problem {
       maximum = std::max(maximum, scores.back());
     }
     double sum = shape.sinks ? std::exp(sinks[head] - maximum) : 0;
-    std::vector<double> out(shape.head_dim);
+    std::vector<double> out(shape.ValueDim());
     for (int32_t key = first; key <= position; ++key) {
       const double weight = std::exp(scores[key - first] - maximum);
       sum += weight;
-      for (int32_t d = 0; d < shape.head_dim; ++d) out[d] += weight * FromBf16(v[Slot(sequence, key, kv_head) + d]);
+      for (int32_t d = 0; d < shape.ValueDim(); ++d)
+        out[d] += weight * FromBf16(v[Slot(sequence, key, kv_head) + d]);
     }
     for (double& x : out) x /= sum;
     return out;
@@ -119,18 +125,19 @@ std::vector<uint16_t> RunDecode(const Problem& problem, const std::vector<int32_
                  problem.table.begin() + size_t(i + 1) * problem.stride);
     lengths.push_back(s.lengths[i]);
   }
-  DeviceBuffer<uint16_t> d_q(q), d_k(problem.k), d_v(problem.v), d_out(q.size());
+  DeviceBuffer<uint16_t> d_q(q), d_k(problem.k), d_v(problem.v), d_out(q.size() / s.head_dim * s.ValueDim());
   DeviceBuffer<int32_t> d_table(table), d_lengths(lengths);
   DeviceBuffer<float> d_sinks(problem.sinks);
   DeviceBuffer<uint8_t> workspace(
-      FmhaDecodeWorkspaceBytes(which.size(), s.q_len, s.query_heads, s.kv_heads, s.head_dim));
-  // Poisoned but for the counters.
-  EXPECT_EQ(cudaMemset(workspace.get(), 0, 256 + 512 * s.kv_heads * 4), cudaSuccess);
+      FmhaDecodeWorkspaceBytes(which.size(), s.q_len, s.query_heads, s.kv_heads, s.ValueDim()));
+  // Poisoned but for the counters; query heads that are divided have counters of their own.
+  const int32_t group = s.query_heads / s.kv_heads, parts = group > 64 ? group / 64 : 1;
+  EXPECT_EQ(cudaMemset(workspace.get(), 0, 256 + 512 * s.kv_heads * parts * 4), cudaSuccess);
   FmhaDecodeParams p;
   p.q = d_q.get();
   p.out = d_out.get();
   p.k_cache = d_k.get();
-  p.v_cache = d_v.get();
+  p.v_cache = s.v_head_dim ? nullptr : d_v.get();
   p.block_table = d_table.get();
   p.lengths = d_lengths.get();
   p.sinks = s.sinks ? d_sinks.get() : nullptr;
@@ -139,6 +146,7 @@ std::vector<uint16_t> RunDecode(const Problem& problem, const std::vector<int32_
   p.num_query_heads = s.query_heads;
   p.num_kv_heads = s.kv_heads;
   p.head_dim = s.head_dim;
+  p.v_head_dim = s.v_head_dim;
   p.num_blocks = problem.num_blocks;
   p.block_size = s.block_size;
   p.block_table_stride = problem.stride;
@@ -152,7 +160,7 @@ std::vector<uint16_t> RunDecode(const Problem& problem, const std::vector<int32_
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     if (round == 0) {
       first = d_out.Read();
-      EXPECT_EQ(cudaMemset(d_out.get(), 0xFF, q.size() * 2), cudaSuccess);
+      EXPECT_EQ(cudaMemset(d_out.get(), 0xFF, first.size() * 2), cudaSuccess);
     } else {
       EXPECT_EQ(first, d_out.Read()) << "two runs differ";
     }
@@ -166,11 +174,7 @@ std::vector<int32_t> All(const Problem& problem) {
   return all;
 }
 
-class FmhaDecodeShapes : public testing::TestWithParam<Shape> {};
-
-TEST_P(FmhaDecodeShapes, EqualsDoublePrecision) {
-  TESSERA_REQUIRE_HOPPER();
-  const Problem problem(GetParam());
+void ExpectEqualsDoublePrecision(const Problem& problem) {
   const Shape& s = problem.shape;
   const std::vector<uint16_t> out = RunDecode(problem, All(problem));
   double worst = 0, error2 = 0, norm2 = 0;
@@ -180,10 +184,11 @@ TEST_P(FmhaDecodeShapes, EqualsDoublePrecision) {
       for (int32_t head = 0; head < s.query_heads; ++head) {
         if (s.lengths[i] > 4096 && rng() % 4 != 0) continue;  // the reference is slow
         const std::vector<double> want = problem.Reference(i, token, head);
-        const size_t at = ((size_t(i) * s.q_len + token) * s.query_heads + head) * s.head_dim;
-        for (int32_t d = 0; d < s.head_dim; ++d) {
+        const size_t at = ((size_t(i) * s.q_len + token) * s.query_heads + head) * s.ValueDim();
+        for (int32_t d = 0; d < s.ValueDim(); ++d) {
           const double got = FromBf16(out[at + d]);
-          ASSERT_TRUE(std::isfinite(got)) << "sequence " << i << " token " << token << " head " << head << " d " << d;
+          ASSERT_TRUE(std::isfinite(got))
+              << "sequence " << i << " token " << token << " head " << head << " d " << d;
           worst = std::max(worst, std::abs(got - want[d]));
           error2 += (got - want[d]) * (got - want[d]);
           norm2 += want[d] * want[d];
@@ -196,20 +201,49 @@ TEST_P(FmhaDecodeShapes, EqualsDoublePrecision) {
   EXPECT_LT(worst, 3e-2);
 }
 
+class FmhaDecodeShapes : public testing::TestWithParam<Shape> {};
+
+TEST_P(FmhaDecodeShapes, EqualsDoublePrecision) {
+  TESSERA_REQUIRE_GPU();
+  ExpectEqualsDoublePrecision(Problem(GetParam()));
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Shapes, FmhaDecodeShapes,
     testing::Values(Shape{8, 1, 128, 64, {1}}, Shape{8, 1, 128, 64, {64, 65, 63, 1, 128}},
-                    Shape{64, 8, 128, 64, {1000, 17, 4097, 2, 640}}, Shape{32, 4, 128, 16, {333, 16, 15, 1025, 2048}},
-                    Shape{32, 4, 128, 32, {9000}}, Shape{16, 8, 128, 128, {500, 129, 1}}, Shape{4, 4, 128, 256, {700, 256}},
-                    Shape{64, 8, 64, 64, {1, 100, 5000}}, Shape{64, 4, 64, 16, {777, 31}},
-                    Shape{32, 1, 128, 64, {300, 65}}, Shape{16, 2, 256, 64, {900, 3}}, Shape{16, 1, 256, 16, {70, 2000}},
+                    Shape{64, 8, 128, 64, {1000, 17, 4097, 2, 640}},
+                    Shape{32, 4, 128, 16, {333, 16, 15, 1025, 2048}}, Shape{16, 8, 128, 128, {500, 129, 1}},
+                    Shape{4, 4, 128, 256, {700, 256}}, Shape{64, 8, 64, 64, {1, 100, 5000}},
+                    Shape{64, 4, 64, 16, {777, 31}}, Shape{32, 1, 128, 64, {300, 65}},
+                    Shape{16, 2, 256, 64, {900, 3}}, Shape{16, 1, 256, 16, {70, 2000}},
                     Shape{32, 4, 128, 64, {130, 4, 999}, 2}, Shape{32, 4, 128, 16, {130, 4, 3000}, 4},
-                    Shape{32, 8, 128, 64, {500, 2000, 64}, 1, 128}, Shape{64, 8, 64, 16, {500, 2000, 129}, 1, 128, true},
-                    Shape{32, 4, 128, 64, {500, 70}, 3, 100, true}, Shape{64, 8, 64, 64, {1, 900}, 1, 0, true},
-                    Shape{32, 4, 128, 64, {20000, 70, 33000}}));
+                    Shape{32, 8, 128, 64, {500, 2000, 64}, 1, 128},
+                    Shape{64, 8, 64, 16, {500, 2000, 129}, 1, 128, true},
+                    Shape{32, 4, 128, 64, {500, 70}, 3, 100, true},
+                    Shape{64, 8, 64, 64, {1, 900}, 1, 0, true}, Shape{16, 4, 64, 128, {200, 1, 385}, 2, 70}));
+
+// Many splits.
+INSTANTIATE_TEST_SUITE_P(LongShapes, FmhaDecodeShapes,
+                         testing::Values(Shape{32, 4, 128, 32, {9000}},
+                                         Shape{32, 4, 128, 64, {20000, 70, 33000}}));
+
+// Shapes of sm_100 alone.
+class FmhaDecodeBlackwellShapes : public testing::TestWithParam<Shape> {};
+
+TEST_P(FmhaDecodeBlackwellShapes, EqualsDoublePrecision) {
+  TESSERA_REQUIRE_BLACKWELL();
+  ExpectEqualsDoublePrecision(Problem(GetParam()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, FmhaDecodeBlackwellShapes,
+                         testing::Values(Shape{8, 1, 512, 64, {300, 17}},
+                                         Shape{32, 2, 512, 16, {130}, 1, 100, true},
+                                         Shape{16, 1, 576, 64, {200, 33}, 1, 0, false, 512},
+                                         Shape{128, 1, 576, 64, {140}, 1, 0, false, 512},
+                                         Shape{64, 1, 576, 16, {50}, 1, 0, true, 512}));
 
 TEST(FmhaDecode, DoesNotDependOnTheBatch) {
-  TESSERA_REQUIRE_HOPPER();
+  TESSERA_REQUIRE_GPU();
   Shape shape{32, 4, 128, 16, {}};
   std::mt19937 rng(3);
   for (int i = 0; i < 256; ++i) shape.lengths.push_back(1 + rng() % 1500);

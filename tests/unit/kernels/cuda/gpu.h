@@ -1,10 +1,10 @@
-// What GPU tests share: device buffers and the plain skip where there is no Hopper GPU.
+// What GPU tests share: device buffers and the plain skip where there is no such GPU.
 #ifndef TESSERA_TESTS_UNIT_KERNELS_CUDA_GPU_H_
 #define TESSERA_TESTS_UNIT_KERNELS_CUDA_GPU_H_
 
 #include <cuda_runtime_api.h>
-#include <vector_functions.h>
 #include <gtest/gtest.h>
+#include <vector_functions.h>
 
 #include <cstdint>
 #include <cstring>
@@ -12,16 +12,22 @@
 
 namespace tessera::cuda {
 
-inline bool HasHopper() {
+// Major compute capability of device 0; 0 without a GPU.
+inline int GpuMajor() {
   int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) return false;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) return 0;
   int major = 0;
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
-  return major == 9;
+  return major;
 }
 
 #define TESSERA_REQUIRE_HOPPER() \
-  if (!::tessera::cuda::HasHopper()) GTEST_SKIP() << "no GPU of compute capability 9.x on this machine"
+  if (::tessera::cuda::GpuMajor() != 9) GTEST_SKIP() << "no GPU of compute capability 9.x on this machine"
+#define TESSERA_REQUIRE_BLACKWELL() \
+  if (::tessera::cuda::GpuMajor() != 10) GTEST_SKIP() << "no GPU of compute capability 10.x on this machine"
+#define TESSERA_REQUIRE_GPU()                                                \
+  if (::tessera::cuda::GpuMajor() != 9 && ::tessera::cuda::GpuMajor() != 10) \
+  GTEST_SKIP() << "no GPU of compute capability 9.x or 10.x on this machine"
 
 // Device memory of one test, every byte 0xFF (a NaN in any float format) until written.
 template <class T>
