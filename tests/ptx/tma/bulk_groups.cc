@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tests/ptx/machine/cluster.h"
 #include "tests/ptx/machine/fault.h"
 #include "tests/ptx/machine/warp.h"
 #include "tests/ptx/tma/register.h"
@@ -55,7 +56,7 @@ void BulkGroups::Finish(LaneMask lanes, uint64_t keep) {
   });
 }
 
-void BulkGroups::OnCtaExit(Cta&) {
+void BulkGroups::CheckAllWaited() const {
   for (int lane = 0; lane < kWarpSize; ++lane) {
     const auto check = [&](const Group& group, const char* state) {
       for (const auto& operation : group) {
@@ -73,11 +74,17 @@ void BulkGroups::OnCtaExit(Cta&) {
   }
 }
 
+BulkGroups& CtaBulkGroups::Of(Warp& warp) { return warp.cta().State<CtaBulkGroups>().warps_[warp.index()]; }
+
+void CtaBulkGroups::OnCtaExit(Cta&) {
+  for (const auto& [warp, groups] : warps_) groups.CheckAllWaited();
+}
+
 namespace {
 
 absl::Status PrepareCommit(Instruction& i) {
   i.execute = [](Warp& warp, const Instruction&) {
-    BulkGroups& groups = warp.State<BulkGroups>();
+    BulkGroups& groups = CtaBulkGroups::Of(warp);
     ForLanes(warp.active(), [&](int lane) { groups.Commit(lane); });
   };
   return absl::OkStatus();
@@ -89,7 +96,7 @@ absl::Status PrepareWait(Instruction& i) {
         "expected one immediate operand, the number of groups that may be pending");
   }
   i.execute = [](Warp& warp, const Instruction& i) {
-    BulkGroups& groups = warp.State<BulkGroups>();
+    BulkGroups& groups = CtaBulkGroups::Of(warp);
     const uint64_t keep = i.operands[0].value;
     const bool read = i.Has("read");
     const LaneMask lanes = warp.active();

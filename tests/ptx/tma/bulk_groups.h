@@ -4,6 +4,7 @@
 
 #include <array>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,6 +13,8 @@
 #include "tests/ptx/machine/lanes.h"
 
 namespace tessera::ptx {
+
+class Warp;
 
 // A copy whose end a thread learns by waiting for its group.
 struct BulkOperation {
@@ -22,7 +25,7 @@ struct BulkOperation {
 };
 
 // Of a warp's lanes.
-class BulkGroups : public ExtensionState {
+class BulkGroups {
  public:
   std::shared_ptr<BulkOperation> Begin(int lane, std::string what);
   void Commit(int lane);
@@ -34,8 +37,8 @@ class BulkGroups : public ExtensionState {
   // After Ready: the operations count as waited for.
   void Finish(LaneMask lanes, uint64_t keep);
 
-  // A copy that may still read the CTA's shared memory when the CTA ends, and gives it up, is an error.
-  void OnCtaExit(Cta& cta) override;
+  // Raises for a copy that no wait covered: it may still read the CTA's shared memory when the CTA gives it up.
+  void CheckAllWaited() const;
 
  private:
   using Group = std::vector<std::shared_ptr<BulkOperation>>;
@@ -48,6 +51,16 @@ class BulkGroups : public ExtensionState {
   void ForEachCovered(LaneMask lanes, uint64_t keep, F&& f) const;
 
   std::array<Lane, kWarpSize> lanes_;
+};
+
+// Of a CTA's warps.
+class CtaBulkGroups : public ExtensionState {
+ public:
+  static BulkGroups& Of(Warp& warp);
+  void OnCtaExit(Cta& cta) override;
+
+ private:
+  std::map<int, BulkGroups> warps_;
 };
 
 }  // namespace tessera::ptx

@@ -193,7 +193,7 @@ void PostStore(Warp& warp, int lane, StoreCopy copy) {
   const auto ranges = SharedRanges(copy.pieces);
   for (const BoxPiece& piece : copy.pieces) shared.CheckAsyncReadable(piece.shared, piece.bytes);
   for (const auto& [begin, end] : ranges) shared.BeginAsyncRead(begin, end - begin);
-  auto state = warp.State<BulkGroups>().Begin(lane, copy.what);
+  auto state = CtaBulkGroups::Of(warp).Begin(lane, copy.what);
   AsyncQueue& queue = warp.cluster().async();
   AsyncOperation operation;
   operation.what = absl::StrCat(copy.what, " (reading its source)");
