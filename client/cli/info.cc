@@ -57,7 +57,7 @@ std::string ServerText(const v1::ServerInfo& server, const std::string& address)
       {"  device", absl::StrCat(server.device(), " (", server.device_description(), ")")},
       {"  limits",
        absl::StrCat(server.max_running_sequences(), " sequences and ", server.max_batched_tokens(),
-                    " tokens a step, ", server.max_queued_requests(), " sequences waiting, ",
+                    " tokens a step, ", server.max_queued_sequences(), " sequences waiting, ",
                     HumanBytes(server.max_request_bytes()), " a request")},
       {"  KV cache", absl::StrCat(server.kv_blocks_total(), " blocks of ", server.kv_block_size(),
                                   " tokens, prefix cache ", server.prefix_cache_enabled() ? "on" : "off")},

@@ -61,8 +61,10 @@ void LogOfGrpc(gpr_log_func_args* args) {
                          : args->severity == GPR_LOG_SEVERITY_INFO ? LogLevel::kInfo
                                                                    : LogLevel::kDebug;
   Log(level, args->message, {{"source", "grpc"}});
-  if (absl::StrContains(args->message, "accept4") && absl::StrContains(args->message, "Too many open files")) {
-    LogError("out of file descriptors: no new connections are accepted; restart with a higher limit (ulimit -n)");
+  if (absl::StrContains(args->message, "accept4") &&
+      absl::StrContains(args->message, "Too many open files")) {
+    LogError(
+        "out of file descriptors: no new connections are accepted; restart with a higher limit (ulimit -n)");
     listener_lost = true;
   }
 }
@@ -113,7 +115,9 @@ absl::StatusOr<RpcServerOptions> MakeRpcOptions(const ServerOptions& options) {
   out.max_concurrent_streams = options.max_concurrent_streams;
   out.max_connection_age = options.max_connection_age;
   out.max_connection_age_grace = options.max_connection_age_grace;
+  out.slow_reader_timeout = options.slow_reader_timeout;
   out.reflection = !options.no_reflection;
+  out.channelz = options.channelz;
   out.log_requests = options.log_requests;
   const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   out.tokenizer_threads = std::clamp(cores / 2, 1, 8);

@@ -100,6 +100,8 @@ FlagSet MakeFlags(ServerOptions* o) {
   flags.Duration("max-connection-age-grace", &o->max_connection_age_grace,
                  "then wait this long for their calls");
   flags.Switch("no-reflection", &o->no_reflection, "do not serve gRPC reflection");
+  flags.Switch("channelz", &o->channelz,
+               "serve grpc.channelz.v1, which shows callers' addresses to all callers");
 
   flags.Group("Batching and memory");
   flags.Bytes("kv-cache-bytes", &o->kv_cache_bytes, 1,

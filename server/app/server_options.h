@@ -33,6 +33,7 @@ struct ServerOptions {
   absl::Duration max_connection_age = absl::InfiniteDuration();
   absl::Duration max_connection_age_grace = absl::InfiniteDuration();
   bool no_reflection = false;
+  bool channelz = false;
 
   int64_t kv_cache_bytes = 0;  // 0: from the memory there is
   int32_t kv_blocks = 0;       // 0: from kv_cache_bytes

@@ -43,7 +43,7 @@ grpc::ServerUnaryReactor* ControlService::GetServerInfo(grpc::CallbackServerCont
     response->set_device_description(backend.device_description);
     response->set_max_running_sequences(config.scheduler.max_running);
     response->set_max_batched_tokens(config.scheduler.max_batched_tokens);
-    response->set_max_queued_requests(config.max_queued_sequences);
+    response->set_max_queued_sequences(config.max_queued_sequences);
     response->set_kv_block_size(config.scheduler.block_size);
     response->set_kv_blocks_total(config.scheduler.num_blocks);
     response->set_prefix_cache_enabled(config.scheduler.prefix_cache);

@@ -54,6 +54,11 @@ void GenerateReactor::Finish(const absl::Status& status) {
   ServerWriteReactor::Finish(FinishStatus(status, context()));
 }
 
+absl::Time GenerateReactor::WriteStarted() const {
+  absl::MutexLock lock(&mu_);
+  return writing_ ? write_started_ : absl::InfiniteFuture();
+}
+
 void GenerateReactor::OnEvents() { Continue(); }
 
 void GenerateReactor::OnWriteDone(bool ok) {
@@ -87,6 +92,7 @@ void GenerateReactor::Continue() {
       status = absl::CancelledError("the caller cancelled");
     } else if (!pending_.empty()) {
       writing_ = true;
+      write_started_ = absl::Now();
       current_ = std::move(pending_.front());
       pending_.pop_front();
       // Serialises the message; its completion comes through gRPC's queue, never on this stack.

@@ -23,6 +23,7 @@ class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateRespon
   void OnWriteDone(bool ok) override;
   void OnCancel() override { Cancel(); }
   void OnDone() override { Release(); }
+  absl::Time WriteStarted() const override;
 
  private:
   absl::Status Prepare() override;
@@ -36,10 +37,11 @@ class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateRespon
   const v1::GenerateRequest* const request_;  // gRPC's, until OnDone
   const bool return_token_ids_;
 
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
   std::deque<v1::GenerateResponse> pending_ ABSL_GUARDED_BY(mu_);
   bool accepted_ ABSL_GUARDED_BY(mu_) = false;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Time write_started_ ABSL_GUARDED_BY(mu_);
   bool broken_ ABSL_GUARDED_BY(mu_) = false;  // a write failed: the caller is gone
   bool ended_ ABSL_GUARDED_BY(mu_) = false;   // nothing more will come from the engine
   bool done_ ABSL_GUARDED_BY(mu_) = false;    // Finish was started; nothing may follow

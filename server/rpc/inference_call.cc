@@ -12,6 +12,7 @@ InferenceCall::InferenceCall(RpcContext* rpc, grpc::CallbackServerContext* conte
 
 void InferenceCall::Begin(const std::string& field) {
   self_ = shared_from_this();
+  rpc_->open_calls().Add(self_);
   request_id_ = ResolveRequestId(field, *context_);
   if (absl::Status status = rpc_->Authenticate(*context_); !status.ok()) return Refuse(std::move(status));
   absl::StatusOr<const Serving*> serving = rpc_->Admit();
@@ -71,7 +72,17 @@ void InferenceCall::Cancel() {
   Signal();
 }
 
+void InferenceCall::Close() {
+  absl::MutexLock lock(&context_mu_);
+  if (context_lives_) context_->TryCancel();
+}
+
 void InferenceCall::Release() {
+  {
+    absl::MutexLock lock(&context_mu_);
+    context_lives_ = false;
+  }
+  rpc_->open_calls().Remove(this);
   std::shared_ptr<InferenceCall> last =
       std::move(self_);  // destroys *this when it goes, unless a task holds on
 }

@@ -28,6 +28,11 @@ class InferenceCall : public std::enable_shared_from_this<InferenceCall> {
  public:
   virtual ~InferenceCall() = default;
 
+  // When the write that is pending was started; InfiniteFuture if none is.
+  virtual absl::Time WriteStarted() const { return absl::InfiniteFuture(); }
+  // Ends the call from this side, at any time: the caller sees CANCELLED.
+  void Close();
+
  protected:
   InferenceCall(RpcContext* rpc, grpc::CallbackServerContext* context, const char* method);
 
@@ -78,6 +83,8 @@ class InferenceCall : public std::enable_shared_from_this<InferenceCall> {
   std::shared_ptr<InferenceCall> self_;
   std::atomic<bool> cancelled_{false};
   std::atomic<bool> signalled_{false};
+  absl::Mutex context_mu_;  // held by Close, and never where gRPC may call back
+  bool context_lives_ ABSL_GUARDED_BY(context_mu_) = true;
   absl::Mutex mu_;
   std::shared_ptr<RequestStream> stream_ ABSL_GUARDED_BY(mu_);
 };

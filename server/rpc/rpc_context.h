@@ -17,6 +17,7 @@
 #include "server/engine/engine.h"
 #include "server/metrics/metrics.h"
 #include "server/rpc/api_keys.h"
+#include "server/rpc/open_calls.h"
 #include "server/rpc/served_model.h"
 #include "server/rpc/validation.h"
 #include "server/rpc/worker_pool.h"
@@ -81,6 +82,7 @@ class RpcContext {
   Metrics* metrics() const { return metrics_; }
   absl::Time start_time() const { return start_time_; }
   ArrivingRequests& arriving() { return arriving_; }
+  OpenCalls& open_calls() { return open_calls_; }
   WorkerPool& tokenizers() { return tokenizers_; }
   WorkerPool& writers() { return writers_; }
 
@@ -92,6 +94,7 @@ class RpcContext {
   std::unique_ptr<const Serving> owned_serving_;
   std::atomic<const Serving*> serving_{nullptr};
   ArrivingRequests arriving_;
+  OpenCalls open_calls_;
   // Turns the engine's events into messages and starts writes, off the engine's thread. Holds at most one task a call.
   WorkerPool writers_;
   // Checks and tokenises requests. Bounded: a call that finds it full is RESOURCE_EXHAUSTED.

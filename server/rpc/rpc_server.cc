@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "grpc/grpc.h"
+#include "grpcpp/ext/channelz_service_plugin.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/server.h"
@@ -27,8 +28,10 @@ namespace {
 constexpr std::chrono::milliseconds kHealthPeriod(250);
 // After the last request has ended: for its last message to be read.
 constexpr absl::Duration kFlushTime = absl::Seconds(2);
-// Reflection is gRPC's synchronous service, a thread a call; no more of them than this.
-constexpr int kMaxReflectionThreads = 8;
+// After that: for answers of the control service. Connections, idle ones too, are closed at its end.
+constexpr absl::Duration kCloseTime = absl::Milliseconds(100);
+// Reflection and channelz are gRPC's synchronous services, a thread a call; no more of them than this.
+constexpr int kMaxSyncThreads = 8;
 constexpr int kKeepaliveMs = 60 * 1000;
 constexpr int kKeepaliveTimeoutMs = 20 * 1000;
 constexpr int kMinClientPingMs = 10 * 1000;
@@ -62,8 +65,15 @@ void SetArguments(const RpcServerOptions& options, grpc::ServerBuilder* builder)
   builder->SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
   builder->SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
   grpc::ResourceQuota quota("tessera");
-  quota.SetMaxThreads(kMaxReflectionThreads);
+  quota.SetMaxThreads(kMaxSyncThreads);
   builder->SetResourceQuota(quota);
+}
+
+// Plugins are the process's: added twice, their service is registered twice.
+template <void (*Add)()>
+void AddPluginOnce() {
+  static const bool once = (Add(), true);
+  (void)once;
 }
 
 }  // namespace
@@ -88,13 +98,8 @@ class RpcServer::Impl {
         MakeServerCredentials(options_.tls);
     if (!credentials.ok()) return credentials.status();
     if (absl::Status status = CheckCanListen(options_.listen); !status.ok()) return status;
-    if (options_.reflection) {
-      static const bool once = [] {
-        grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-        return true;
-      }();
-      (void)once;
-    }
+    if (options_.reflection) AddPluginOnce<&grpc::reflection::InitProtoReflectionServerBuilderPlugin>();
+    if (options_.channelz) AddPluginOnce<&grpc::channelz::experimental::InitChannelzService>();
     grpc::ServerBuilder builder;
     SetArguments(options_, &builder);
     builder.AddListeningPort(options_.listen, *credentials, &port_);
@@ -131,7 +136,8 @@ class RpcServer::Impl {
     const bool all = engine_ == nullptr || engine_->WaitDrained(deadline);
     StopMonitor();
     health_.Shutdown();
-    server_->Shutdown(absl::ToChronoTime(absl::Now() + kFlushTime));
+    context_.open_calls().WaitUntilNone(absl::Now() + kFlushTime);
+    server_->Shutdown(absl::ToChronoTime(absl::Now() + kCloseTime));
     server_->Wait();
     server_.reset();
     return all;
@@ -161,7 +167,18 @@ class RpcServer::Impl {
           health_.SetState(state);
         }
       }
+      lock.unlock();
+      CloseBlockedCalls();
+      lock.lock();
       stopping_.wait_for(lock, kHealthPeriod, [this] { return stop_monitor_; });
+    }
+  }
+
+  void CloseBlockedCalls() {
+    const int closed = context_.open_calls().CloseBlockedSince(absl::Now() - options_.slow_reader_timeout);
+    if (closed > 0) {
+      LogWarning("calls closed: their callers did not read",
+                 {{"calls", closed}, {"slow_reader_timeout_seconds", options_.slow_reader_timeout}});
     }
   }
 

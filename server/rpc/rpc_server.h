@@ -24,7 +24,10 @@ struct RpcServerOptions {
   int max_concurrent_streams = 4096;                             // of one connection
   absl::Duration max_connection_age = absl::InfiniteDuration();  // then clients are told to reconnect
   absl::Duration max_connection_age_grace = absl::InfiniteDuration();
+  // A caller that has not read for this long is cut off. The engine ends its request sooner or at the same time.
+  absl::Duration slow_reader_timeout = absl::Seconds(30);
   bool reflection = true;
+  bool channelz = false;  // grpc.channelz.v1: what connections and calls there are, told to every caller
   bool log_requests = false;
   int tokenizer_threads = 1;
   int writer_threads = 1;

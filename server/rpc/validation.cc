@@ -217,7 +217,7 @@ absl::StatusOr<GenerateSpec> MakeGenerateSpec(const v1::GenerateRequest& request
                                               " bytes, expected at most ", kMaxCacheSaltBytes));
   }
   spec.cache_salt = request.cache_salt();
-  spec.bypass_prefix_cache = request.bypass_prefix_cache() || spec.prompt_logprobs >= 0;
+  spec.bypass_prefix_cache = request.bypass_prefix_cache();
   if (!violations.empty()) return violations.ToStatus();
 
   absl::StatusOr<std::vector<int32_t>> prompt = TokenizePrompt(request.prompt(), "prompt", model);
@@ -356,6 +356,11 @@ absl::Status CheckAbortRequest(const v1::AbortRequest& request) {
   } else if (!request.all() && (request.request_ids().empty() || request.request_ids_size() > kMaxAbortIds)) {
     violations.Add("request_ids", absl::StrCat("found ", request.request_ids_size(), ", expected 1 to ",
                                                kMaxAbortIds, ", or all"));
+  } else {
+    for (int i = 0; i < request.request_ids_size(); ++i) {
+      CheckRequestId({.id = request.request_ids(i), .field = absl::StrCat("request_ids[", i, "]")},
+                     &violations);
+    }
   }
   return violations.ToStatus();
 }

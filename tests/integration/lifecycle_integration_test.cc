@@ -10,6 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
 #include "tests/integration/generation.h"
 #include "tests/integration/server_process.h"
@@ -43,7 +45,8 @@ v1::GenerateRequest Endless() {
 }
 
 // A stream whose first text has come; `tokens` counts that text's.
-std::unique_ptr<GenerateStream> Begin(Client& client, const v1::GenerateRequest& request, int* tokens = nullptr) {
+std::unique_ptr<GenerateStream> Begin(Client& client, const v1::GenerateRequest& request,
+                                      int* tokens = nullptr) {
   std::unique_ptr<GenerateStream> stream = client.Generate(request);
   v1::GenerateResponse event;
   while (stream->Read(&event) && !event.has_delta()) {
@@ -260,6 +263,34 @@ std::string FailToStart(const std::vector<std::string>& flags) {
   EXPECT_THAT(code.value_or(-1), AnyOf(1, 2)) << output;
   EXPECT_THAT(output, Not(HasSubstr("serving "))) << "it never said so";
   return output;
+}
+
+// The status of a unary call with an empty request.
+grpc::StatusCode CallEmpty(const ServerProcess& server, const std::string& method) {
+  grpc::GenericStub stub(grpc::CreateChannel(server.address(), grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(10)));
+  grpc::CompletionQueue queue;
+  const grpc::Slice nothing;
+  const auto call = stub.PrepareUnaryCall(&context, method, grpc::ByteBuffer(&nothing, 1), &queue);
+  grpc::ByteBuffer answer;
+  grpc::Status status;
+  call->StartCall();
+  call->Finish(&answer, &status, &answer);
+  void* tag = nullptr;
+  bool ok = false;
+  queue.Next(&tag, &ok);
+  return status.error_code();
+}
+
+TEST(Start, ChannelzIsServedOnlyWhenAskedFor) {
+  const std::string method = "/grpc.channelz.v1.Channelz/GetServers";
+  const auto without = ServerProcess::Start();
+  ASSERT_NE(without, nullptr);
+  EXPECT_EQ(CallEmpty(*without, method), grpc::StatusCode::UNIMPLEMENTED);
+  const auto with = ServerProcess::Start({"--channelz"});
+  ASSERT_NE(with, nullptr);
+  EXPECT_EQ(CallEmpty(*with, method), grpc::StatusCode::OK);
 }
 
 TEST(Start, PortInUse) {

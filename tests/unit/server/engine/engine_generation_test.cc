@@ -211,6 +211,8 @@ TEST(EngineGenerationTest, PromptLogprobsDoNotDependOnTheCacheOrChunks) {
   spec.sampling.temperature = 1;
   const Collected warm = engine.GenerateAll(spec);
   EXPECT_EQ(warm.usage.cached_tokens, 0);
+  // Output 0 computed the prompt again; the other two found it.
+  EXPECT_LT(engine.Metric("tessera_computed_tokens_total{phase=\"prefill\"}"), 2 * 150 + 2 * 20);
   TestEngineOptions cold_options;
   cold_options.max_prefill_chunk = 7;
   TestEngine cold_engine(cold_options);

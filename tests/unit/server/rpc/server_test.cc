@@ -307,6 +307,28 @@ TEST(Generate, AReaderThatDoesNotReadIsAbortedAndOthersGoOn) {
   EXPECT_TRUE(server.WaitIdle());
 }
 
+TEST(Generate, AReaderThatStopsAfterItsAnswerWasMadeIsCutOff) {
+  TestServerOptions options;
+  options.rpc.slow_reader_timeout = absl::Milliseconds(300);
+  options.engine.slow_reader_timeout = absl::Seconds(60);
+  options.engine.slow_reader_tokens = 1 << 30;
+  TestServer server(options);
+  v1::GenerateRequest request = TextRequest("x", 1000);
+  request.set_logprobs(20);  // tens of megabytes, more than the transport takes
+  request.set_n(32);
+  auto stub = v1::Inference::NewStub(server.NewChannel());
+  grpc::ClientContext context;
+  auto reader = stub->Generate(&context, request);
+  v1::GenerateResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  ASSERT_TRUE(server.WaitMetric("tessera_requests_total{kind=\"generate\",finish_reason=\"length\"}", 1));
+  absl::SleepFor(absl::Seconds(2));
+  bool finished = false;
+  while (reader->Read(&response)) finished |= response.finished().has_usage();
+  EXPECT_FALSE(finished);
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
 TEST(Generate, InvalidLogitsAreAnErrorOfThatRequest) {
   TestServerOptions options;
   options.backend.nan_token = 'z';

@@ -60,6 +60,17 @@ TEST(Shutdown, AReaderThatDoesNotReadCannotHoldItUp) {
   reader->Finish();
 }
 
+TEST(Shutdown, AnIdleConnectionDoesNotHoldItUp) {
+  TestServer server;
+  // A peer that never says anything, and one that has had its answer.
+  auto silent = server.NewChannel();
+  ASSERT_TRUE(silent->WaitForConnected(absl::ToChronoTime(absl::Now() + absl::Seconds(5))));
+  EXPECT_TRUE(Generate(server.inference(), TextRequest("once", 3)).status.ok());
+  const absl::Time start = absl::Now();
+  EXPECT_TRUE(server.rpc().DrainAndShutdown(absl::Now() + absl::Seconds(20)));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(1));
+}
+
 TEST(Shutdown, WhileStartingEndsAtOnce) {
   TestServerOptions options;
   options.serve = false;

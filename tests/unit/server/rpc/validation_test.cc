@@ -209,10 +209,10 @@ TEST(MakeGenerateSpec, TimeoutMayHoldAnyNumbers) {
   }
 }
 
-TEST(MakeGenerateSpec, PromptLogprobsDoNotReadTheCache) {
+TEST(MakeGenerateSpec, PromptLogprobsLeaveTheOtherOutputsTheCache) {
   v1::GenerateRequest request = Valid();
   request.set_prompt_logprobs(0);
-  EXPECT_TRUE(Make(request)->bypass_prefix_cache);
+  EXPECT_FALSE(Make(request)->bypass_prefix_cache);
 }
 
 TEST(MakeGenerateSpec, SortsAndDeduplicates) {
@@ -328,6 +328,14 @@ TEST(Tokenize, RefusesOptionsForOtherThanText) {
   request.set_add_special_tokens(true);
   EXPECT_THAT(Violated(Tokenize(request, TestModel()).status()),
               UnorderedElementsAre("parse_special", "add_special_tokens"));
+}
+
+TEST(CheckAbortRequest, IdsThatNoRequestCanHaveAreRefused) {
+  v1::AbortRequest request;
+  request.add_request_ids("good");
+  request.add_request_ids("");
+  request.add_request_ids(std::string(100000, 'x'));
+  EXPECT_THAT(Violated(CheckAbortRequest(request)), ElementsAre("request_ids[1]", "request_ids[2]"));
 }
 
 TEST(CheckAbortRequest, IdsOrAllButNotBoth) {
