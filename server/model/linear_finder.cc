@@ -112,6 +112,13 @@ LinearWeights LinearFinder::Linear(const MatrixPlace& place, int64_t out, int64_
   }
   const TensorView& tensor = *request.values;
   used_.insert(&tensor);
+  if (place.first_row + (out - 1) * place.row_step >= request.rows ||
+      place.index >= std::max<int64_t>(1, place.stack)) {
+    Problem(tensor, absl::StrCat("has no row ", place.first_row + (out - 1) * place.row_step, " of matrix ",
+                                 place.index, "; it is taken for ", std::max<int64_t>(1, place.stack), " of ",
+                                 request.rows, " rows"));
+    return result;
+  }
   result.name = place.name;
   if (place.stack > 0) absl::StrAppend(&result.name, "[", place.index, "]");
   result.out = out;

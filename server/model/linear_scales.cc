@@ -118,7 +118,8 @@ bool LinearFinder::Fp8(const Request& request, LinearWeights* result) {
   const int64_t each = scale->num_elements() / stack;
   // The scales of one matrix, as [block rows, block columns].
   std::vector<int64_t> grid = scale->shape;
-  if (place.stack > 0 && !grid.empty() && grid[0] == stack) grid.erase(grid.begin());
+  const bool complete = place.stack == 0 || (!grid.empty() && grid[0] == stack);
+  if (place.stack > 0 && complete) grid.erase(grid.begin());
   if (grid.size() == 2 && transposed) std::swap(grid[0], grid[1]);
   if (scale->num_elements() == 1 || (each == 1 && scale->num_elements() == stack)) {
     result->scale_block_rows = request.rows;
@@ -127,25 +128,25 @@ bool LinearFinder::Fp8(const Request& request, LinearWeights* result) {
     return true;
   }
   result->scales.data = scale->data.data() + place.index * each * unit;
-  if (grid == std::vector<int64_t>{request.rows} || grid == std::vector<int64_t>{request.rows, 1}) {
+  if (complete &&
+      (grid == std::vector<int64_t>{request.rows} || grid == std::vector<int64_t>{request.rows, 1})) {
     result->scale_block_rows = 1;
     result->scale_block_columns = request.in;
     result->scales.row_stride = unit;
     return true;
   }
-  for (const int64_t block : {128, 64, 32}) {
-    const int64_t block_rows = (request.rows + block - 1) / block,
-                  block_columns = (request.in + block - 1) / block;
-    if (grid != std::vector<int64_t>{block_rows, block_columns}) continue;
-    result->scale_block_rows = result->scale_block_columns = block;
+  constexpr int64_t kBlock = 128;
+  const int64_t block_rows = (request.rows + kBlock - 1) / kBlock;
+  const int64_t block_columns = (request.in + kBlock - 1) / kBlock;
+  if (complete && grid == std::vector<int64_t>{block_rows, block_columns}) {
+    result->scale_block_rows = result->scale_block_columns = kBlock;
     result->scales.row_stride = transposed ? unit : block_columns * unit;
     result->scales.column_stride = transposed ? block_rows * unit : unit;
     return true;
   }
-  Problem(*scale,
-          absl::StrCat("expected one scale, one a row (", request.rows, ") or one a block of 128 x 128 ([",
-                       (request.rows + 127) / 128, ", ", (request.in + 127) / 128, "]), found ",
-                       DTypeName(scale->dtype), " of ", scale->ShapeString()));
+  Problem(*scale, absl::StrCat("expected one scale, one a row (", request.rows,
+                               ") or one a block of 128 x 128 ([", block_rows, ", ", block_columns,
+                               "]), found ", DTypeName(scale->dtype), " of ", scale->ShapeString()));
   return false;
 }
 
