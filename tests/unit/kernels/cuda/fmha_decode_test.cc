@@ -130,8 +130,9 @@ std::vector<uint16_t> RunDecode(const Problem& problem, const std::vector<int32_
   DeviceBuffer<float> d_sinks(problem.sinks);
   DeviceBuffer<uint8_t> workspace(
       FmhaDecodeWorkspaceBytes(which.size(), s.q_len, s.query_heads, s.kv_heads, s.ValueDim()));
-  // Poisoned but for the counters; query heads that are divided have counters of their own.
-  const int32_t group = s.query_heads / s.kv_heads, parts = group > 64 ? group / 64 : 1;
+  // Poisoned but for the counters; query heads that are too many for one item are divided, each part with counters.
+  const int32_t most = s.ValueDim() == 512 ? 64 : s.ValueDim() == 256 ? 16 : 32;
+  const int32_t parts = (s.q_len * (s.query_heads / s.kv_heads) + most - 1) / most;
   EXPECT_EQ(cudaMemset(workspace.get(), 0, 256 + 512 * s.kv_heads * parts * 4), cudaSuccess);
   FmhaDecodeParams p;
   p.q = d_q.get();
@@ -220,7 +221,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Shape{32, 8, 128, 64, {500, 2000, 64}, 1, 128},
                     Shape{64, 8, 64, 16, {500, 2000, 129}, 1, 128, true},
                     Shape{32, 4, 128, 64, {500, 70}, 3, 100, true},
-                    Shape{64, 8, 64, 64, {1, 900}, 1, 0, true}, Shape{16, 4, 64, 128, {200, 1, 385}, 2, 70}));
+                    Shape{64, 8, 64, 64, {1, 900}, 1, 0, true}, Shape{16, 4, 64, 128, {200, 1, 385}, 2, 70},
+                    Shape{64, 1, 128, 64, {300, 65}}, Shape{24, 1, 256, 32, {140}, 2}));
 
 // Many splits.
 INSTANTIATE_TEST_SUITE_P(LongShapes, FmhaDecodeShapes,
