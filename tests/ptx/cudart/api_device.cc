@@ -137,8 +137,6 @@ cudaError_t cudaPeekAtLastError() { return Runtime::Get().TakeLastError(false); 
 
 const char* cudaGetErrorString(cudaError_t error) { return Runtime::Get().ErrorString(error); }
 
-const char* cudaGetErrorName(cudaError_t error) { return Runtime::Get().ErrorString(error); }
-
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned int,
                                              unsigned long long, cudaDriverEntryPointQueryResult* found) {
   const bool known = std::strcmp(symbol, "cuTensorMapEncodeTiled") == 0;
