@@ -37,6 +37,19 @@ double DecodeFloat(uint32_t bits, int exponent_bits, int mantissa_bits, Specials
   return negative ? -value : value;
 }
 
+// DecodeFloat for the common case, without its library calls.
+double DecodeF16(uint32_t bits) {
+  const uint32_t exponent = (bits >> 10) & 0x1f;
+  const uint64_t mantissa = bits & 0x3ff;
+  const uint64_t sign = static_cast<uint64_t>(bits >> 15) << 63;
+  if (exponent == 0) {
+    const double value = static_cast<double>(mantissa) * 0x1p-24;
+    return sign != 0 ? -value : value;
+  }
+  const uint64_t wide = exponent == 0x1f ? 0x7ff : exponent + 1023 - 15;
+  return std::bit_cast<double>(sign | wide << 52 | mantissa << 42);
+}
+
 struct Layout {
   int exponent_bits;
   int mantissa_bits;
@@ -169,7 +182,7 @@ bool IsInteger(ElementType type) {
 double Decode(ElementType type, uint32_t bits) {
   switch (type) {
     case ElementType::kF16:
-      return DecodeFloat(bits & 0xffff, 5, 10, Specials::kIeee);
+      return DecodeF16(bits & 0xffff);
     case ElementType::kBF16:
       return std::bit_cast<float>(bits << 16);
     case ElementType::kTF32:
@@ -198,6 +211,25 @@ double Decode(ElementType type, uint32_t bits) {
       return static_cast<int32_t>(bits);
   }
   return 0;
+}
+
+void DecodeWord(ElementType type, uint32_t word, double* values) {
+  switch (BitsOf(type)) {
+    case 16:
+      if (type == ElementType::kBF16) {
+        values[0] = std::bit_cast<float>(word << 16);
+        values[1] = std::bit_cast<float>(word & 0xffff0000u);
+      } else {
+        values[0] = DecodeF16(word & 0xffff);
+        values[1] = DecodeF16(word >> 16);
+      }
+      return;
+    case 8:
+      for (int i = 0; i < 4; ++i) values[i] = Decode(type, word >> (8 * i));
+      return;
+    default:
+      values[0] = Decode(type, word);
+  }
 }
 
 uint32_t RoundToF32(double value) {

@@ -39,6 +39,9 @@ bool IsInteger(ElementType type);
 // Value of the low BitsOf(type) bits of `bits`; the bits above are ignored.
 double Decode(ElementType type, uint32_t bits);
 
+// Values of the elements of one 32-bit word, lowest bits first: 32 / BitsOf(type) of them. Types of 8, 16, 32 bits.
+void DecodeWord(ElementType type, uint32_t word, double* values);
+
 // What Encode does with values beyond the largest finite one.
 enum class Overflow : uint8_t {
   kSpecial,   // infinity if the type has it, else NaN
