@@ -26,6 +26,7 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& 
   checkpoint->config_ = std::move(*config);
   if (format == LoadFormat::kDummy) {
     checkpoint->facts_ = DummyFacts(checkpoint->spec());
+    checkpoint->weights_ = WeightShapes(checkpoint->spec());
     return checkpoint;
   }
 

@@ -34,8 +34,9 @@ class Checkpoint {
   const GenerationDefaults& generation_defaults() const { return config_.generation; }
   const CheckpointFacts& facts() const { return facts_; }
 
-  // Null / empty for kDummy, and after Close().
+  // Null for kDummy, and after Close().
   const SafetensorsReader* reader() const { return reader_.get(); }
+  // Of kDummy: sizes alone. Empty after Close().
   const ModelWeights& weights() const { return weights_; }
 
   // Unmaps the files once the backend has its own copy of the weights.

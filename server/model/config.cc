@@ -1,7 +1,6 @@
 #include "server/model/config.h"
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -11,8 +10,8 @@
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
 #include "server/model/config_keys.h"
+#include "server/model/family_config.h"
 #include "server/model/file_io.h"
-#include "server/model/rope.h"
 #include "server/model/safetensors_header.h"
 
 namespace tessera {
@@ -22,133 +21,14 @@ constexpr char kConfig[] = "config.json";
 constexpr char kGenerationConfig[] = "generation_config.json";
 constexpr char kHfQuantConfig[] = "hf_quant_config.json";
 constexpr int64_t kMaxConfigBytes = 16 << 20;
-constexpr char kQwen3Moe[] = "Qwen3MoeForCausalLM";
 
-// Bounds that no real model reaches and within which products of two sizes stay far from overflow.
-constexpr int64_t kMaxSize = 1 << 24;
-constexpr int64_t kMaxLayers = 4096;
-
-// "rope_theta" and "rope_scaling", or transformers 5's "rope_parameters", which holds both.
-RopeSpec ReadRope(const nlohmann::json& config, ConfigKeys& keys, int32_t head_dim, int64_t max_position,
-                  std::vector<std::string>* problems) {
-  static const nlohmann::json kNone = nlohmann::json::object();
-  const char* group = keys.Has("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  const nlohmann::json* object = keys.Find(group);
-  if (object != nullptr && !object->is_object()) {
-    keys.Problem(absl::StrCat("\"", group, "\": expected an object or null, found ", object->type_name()));
-    object = nullptr;
-  }
-  ConfigKeys rope(object != nullptr ? *object : kNone, absl::StrCat(kConfig, ": ", group), problems);
-  const double theta =
-      rope.Has("rope_theta") ? rope.Number("rope_theta", 1.0, 1e15) : keys.Number("rope_theta", 1.0, 1e15);
-
-  RopeScaling scaling;
-  scaling.type = rope.Has("rope_type") ? rope.String("rope_type") : rope.String("type", "default");
-  const std::vector<std::string> supported = SupportedRopeTypes();
-  if (std::find(supported.begin(), supported.end(), scaling.type) == supported.end()) {
-    rope.Problem(absl::StrCat("rope type \"", Printable(scaling.type), "\" is not supported; supported are ",
-                              absl::StrJoin(supported, ", ")));
-    scaling.type = "default";
-  }
-  if (scaling.type != "default") scaling.factor = rope.Number("factor", 1.0, 1e6);
-  if (scaling.type == "llama3" || scaling.type == "yarn") {
-    scaling.original_max_position_embeddings =
-        rope.Number("original_max_position_embeddings", 1, 1e9, static_cast<double>(max_position));
-  }
-  if (scaling.type == "llama3") {
-    scaling.low_freq_factor = rope.Number("low_freq_factor", 1e-6, 1e6);
-    scaling.high_freq_factor = rope.Number("high_freq_factor", 1e-6, 1e6);
-    if (scaling.high_freq_factor <= scaling.low_freq_factor) {
-      rope.Problem("\"high_freq_factor\" must be larger than \"low_freq_factor\"");
+const Family* FindFamily(const std::string& architecture) {
+  for (const std::vector<Family>* families : {&DenseFamilies(), &MoeFamilies(), &DeepSeekFamilies()}) {
+    for (const Family& family : *families) {
+      if (family.architecture == architecture) return &family;
     }
   }
-  if (scaling.type == "yarn") {
-    scaling.beta_fast = rope.Number("beta_fast", 1e-6, 1e6, 32.0);
-    scaling.beta_slow = rope.Number("beta_slow", 1e-6, 1e6, 1.0);
-    scaling.attention_factor = rope.Number("attention_factor", 0, 1e6, 0.0);
-    scaling.mscale = rope.Number("mscale", 0, 1e6, 0.0);
-    scaling.mscale_all_dim = rope.Number("mscale_all_dim", 0, 1e6, 0.0);
-    scaling.truncate = rope.Bool("truncate", true);
-  }
-  for (ConfigKeys* place : {&rope, &keys}) {
-    if (place->Number("partial_rotary_factor", 0, 1, 1.0) != 1.0) {
-      place->Problem("\"partial_rotary_factor\" other than 1 is not supported");
-    }
-  }
-  return MakeRope(RopeStyle::kHalf, head_dim, theta, scaling);
-}
-
-// Qwen3-MoE (transformers, models/qwen3_moe): GQA with RMSNorm on each query and key head, rotate-half rope;
-// a layer is MoE unless mlp_only_layers lists it or decoder_sparse_step skips it; softmax router over all
-// experts.
-ModelSpec ReadQwen3Moe(const nlohmann::json& config, std::vector<std::string>* problems) {
-  ConfigKeys keys(config, kConfig, problems);
-  ModelSpec spec;
-  spec.architecture = kQwen3Moe;
-  spec.vocab_size = keys.Int("vocab_size", 1, kMaxSize);
-  spec.hidden_size = keys.Int("hidden_size", 1, kMaxSize);
-  spec.max_context = keys.Int("max_position_embeddings", 1, 1 << 30);
-  spec.rms_norm_eps = static_cast<float>(keys.Number("rms_norm_eps", 0, 1));
-  spec.tied_embeddings = keys.Bool("tie_word_embeddings", false);
-  if (const std::string act = keys.String("hidden_act", "silu"); act != "silu") {
-    keys.Problem(
-        absl::StrCat("\"hidden_act\": \"", Printable(act), "\" is not supported; supported is \"silu\""));
-  }
-
-  AttentionSpec attention;
-  attention.num_query_heads = keys.Int("num_attention_heads", 1, 1 << 16);
-  attention.num_kv_heads = keys.Int("num_key_value_heads", 1, 1 << 16, attention.num_query_heads);
-  if (attention.num_query_heads % attention.num_kv_heads != 0) {
-    keys.Problem(absl::StrCat("\"num_attention_heads\" ", attention.num_query_heads,
-                              " is not a multiple of \"num_key_value_heads\" ", attention.num_kv_heads));
-  }
-  if (!keys.Has("head_dim") && spec.hidden_size % attention.num_query_heads != 0) {
-    keys.Problem(absl::StrCat("\"head_dim\" is missing, and \"hidden_size\" ", spec.hidden_size,
-                              " is not a multiple of \"num_attention_heads\" ", attention.num_query_heads));
-  }
-  attention.head_dim = keys.Int("head_dim", 2, 1 << 16, spec.hidden_size / attention.num_query_heads);
-  if (attention.head_dim % 2 != 0) keys.Problem(absl::StrCat("head size ", attention.head_dim, " is odd"));
-  attention.softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(attention.head_dim)));
-  attention.qk_norm = true;
-  attention.qkv_bias = attention.output_bias = keys.Bool("attention_bias", false);
-  if (keys.Bool("use_sliding_window", false))
-    attention.sliding_window = keys.Int("sliding_window", 1, 1 << 30);
-  attention.rope = ReadRope(config, keys, attention.head_dim, spec.max_context, problems);
-
-  const int64_t num_layers = keys.Int("num_hidden_layers", 1, kMaxLayers);
-  const int64_t sparse_step = keys.Int("decoder_sparse_step", 1, kMaxLayers, 1);
-  const std::vector<int32_t> dense_layers = keys.IntList("mlp_only_layers", 0, num_layers - 1);
-  MlpSpec moe;
-  moe.kind = MlpKind::kMoe;
-  // transformers 5 may write the key under its common name.
-  moe.num_experts = keys.Int(
-      keys.Has("num_local_experts") && !keys.Has("num_experts") ? "num_local_experts" : "num_experts", 0,
-      1 << 16);
-  int num_dense = 0;
-  for (int64_t i = 0; i < num_layers; ++i) {
-    LayerSpec layer;
-    layer.attention = attention;
-    const bool is_moe = moe.num_experts > 0 && (i + 1) % sparse_step == 0 &&
-                        std::find(dense_layers.begin(), dense_layers.end(), i) == dense_layers.end();
-    layer.mlp.kind = is_moe ? MlpKind::kMoe : MlpKind::kDense;
-    num_dense += is_moe ? 0 : 1;
-    spec.layers.push_back(std::move(layer));
-  }
-  if (num_dense < num_layers) {
-    moe.intermediate_size = keys.Int("moe_intermediate_size", 1, kMaxSize);
-    moe.num_experts_per_token = keys.Int("num_experts_per_tok", 1, std::max(1, moe.num_experts));
-    moe.router.score = RouterScore::kSoftmax;
-    moe.router.renormalize = keys.Bool("norm_topk_prob", false);
-  }
-  const int64_t dense_size = num_dense > 0 ? keys.Int("intermediate_size", 1, kMaxSize) : 0;
-  for (LayerSpec& layer : spec.layers) {
-    if (layer.mlp.kind == MlpKind::kMoe) {
-      layer.mlp = moe;
-    } else {
-      layer.mlp.intermediate_size = dense_size;
-    }
-  }
-  return spec;
+  return nullptr;
 }
 
 GenerationDefaults ReadGeneration(ConfigKeys& keys) {
@@ -197,7 +77,13 @@ absl::StatusOr<nlohmann::json> ParseOptional(absl::string_view text, absl::strin
 
 }  // namespace
 
-std::vector<std::string> SupportedArchitectures() { return {kQwen3Moe}; }
+std::vector<std::string> SupportedArchitectures() {
+  std::vector<std::string> names;
+  for (const std::vector<Family>* families : {&DenseFamilies(), &MoeFamilies(), &DeepSeekFamilies()}) {
+    for (const Family& family : *families) names.push_back(family.architecture);
+  }
+  return names;
+}
 
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view config_json,
                                              absl::string_view generation_config_json,
@@ -214,17 +100,20 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view config_json,
   if (architectures == config->end() || !architectures->is_array() || architectures->size() != 1 ||
       !architectures->front().is_string()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(kConfig, ": \"architectures\": expected a list of one name; supported is ", supported));
+        absl::StrCat(kConfig, ": \"architectures\": expected a list of one name; supported are ", supported));
   }
   const std::string architecture = architectures->front().get<std::string>();
-  if (architecture != kQwen3Moe) {
+  const Family* family = FindFamily(architecture);
+  if (family == nullptr) {
     return absl::UnimplementedError(absl::StrCat(kConfig, ": architecture \"", Printable(architecture),
-                                                 "\" is not supported; supported is ", supported));
+                                                 "\" is not supported; supported are ", supported));
   }
 
   ModelConfig result;
   std::vector<std::string> problems;
-  result.spec = ReadQwen3Moe(*config, &problems);
+  FamilyConfig family_config(*config, &problems);
+  result.spec = family->read(family_config);
+  result.spec.architecture = architecture;
   ConfigKeys config_keys(*config, kConfig, &problems);
   ConfigKeys generation_keys(*generation, kGenerationConfig, &problems);
   const int64_t last_token = result.spec.vocab_size - 1;

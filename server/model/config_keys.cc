@@ -83,6 +83,31 @@ std::string ConfigKeys::String(const char* key, std::optional<std::string> fallb
   return value->get<std::string>();
 }
 
+std::vector<std::string> ConfigKeys::StringList(const char* key) {
+  std::vector<std::string> result;
+  const nlohmann::json* value = Find(key);
+  if (value == nullptr) return result;
+  const nlohmann::json list = value->is_array() ? *value : nlohmann::json::array({nullptr});
+  for (const nlohmann::json& item : list) {
+    if (!item.is_string()) {
+      WrongType(key, "a list of strings", *value);
+      return {};
+    }
+    result.push_back(item.get<std::string>());
+  }
+  return result;
+}
+
+void ConfigKeys::Only(const char* key, const nlohmann::json& supported) {
+  const nlohmann::json* value = Find(key);
+  if (value == nullptr || *value == supported) return;
+  const auto quoted = [](const nlohmann::json& v) {
+    return v.is_string() ? absl::StrCat("\"", Printable(v.get<std::string>()), "\"") : Shown(v);
+  };
+  Problem(
+      absl::StrCat("\"", key, "\": ", quoted(*value), " is not supported; supported is ", quoted(supported)));
+}
+
 std::vector<int32_t> ConfigKeys::IntList(const char* key, int64_t min, int64_t max) {
   std::vector<int32_t> result;
   const nlohmann::json* value = Find(key);

@@ -32,6 +32,12 @@ class ConfigKeys {
   // A list of integers, or one integer.
   std::vector<int32_t> IntList(const char* key, int64_t min, int64_t max);
 
+  // A list of strings; empty if absent.
+  std::vector<std::string> StringList(const char* key);
+
+  // A problem if the key is there with another value than the one that is supported.
+  void Only(const char* key, const nlohmann::json& supported);
+
   void Problem(absl::string_view what);
 
  private:

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/nvfp4/bf16.h"
 
 namespace tessera {
@@ -71,6 +72,20 @@ bool LinearWeights::contiguous() const {
   if (data.row_stride != row_bytes || data.column_stride != row_bytes / units) return false;
   return !HasBlockScales(format) ||
          (scales.row_stride == in / FormatBlock(format) && scales.column_stride == 1);
+}
+
+LinearWeights SliceRows(const LinearWeights& weights, int64_t first, int64_t count) {
+  LinearWeights slice = weights;
+  slice.name = absl::StrCat(weights.name, " rows ", first, "..", first + count - 1);
+  slice.out = count;
+  if (!weights.present()) return slice;
+  slice.data.data += first * weights.data.row_stride;
+  if (weights.format == WeightFormat::kFp8) {
+    slice.first_row += first * weights.row_step;
+  } else if (HasBlockScales(weights.format)) {
+    slice.scales.data += first * weights.scales.row_stride;
+  }
+  return slice;
 }
 
 float DenseToFloat(WeightFormat format, const uint8_t* data) {

@@ -61,6 +61,9 @@ struct LinearWeights {
   bool contiguous() const;
 };
 
+// Rows [first, first + count) of a matrix.
+LinearWeights SliceRows(const LinearWeights& weights, int64_t first, int64_t count);
+
 // A vector (norm weight, bias) in BF16, F16 or F32, a view likewise.
 struct VectorWeights {
   WeightFormat format = WeightFormat::kBf16;

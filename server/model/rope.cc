@@ -26,10 +26,6 @@ void ScaleLlama3(const RopeScaling& scaling, std::vector<double>* inv_freq) {
   }
 }
 
-double YarnMagnitude(double factor, double mscale) {
-  return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
-}
-
 // Dimensions that turn often within the original context keep their frequency, slow ones are divided by the
 // factor, with a linear ramp between the dimensions that make beta_fast and beta_slow turns.
 float ScaleYarn(const RopeScaling& scaling, double theta, int32_t dim, std::vector<double>* inv_freq) {
@@ -60,6 +56,10 @@ float ScaleYarn(const RopeScaling& scaling, double theta, int32_t dim, std::vect
 }
 
 }  // namespace
+
+double YarnMagnitude(double factor, double mscale) {
+  return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+}
 
 std::vector<std::string> SupportedRopeTypes() { return {"default", "linear", "llama3", "yarn"}; }
 

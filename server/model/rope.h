@@ -30,6 +30,9 @@ struct RopeScaling {
 
 std::vector<std::string> SupportedRopeTypes();
 
+// YaRN's 0.1 * mscale * ln(factor) + 1, what a stretched context's scores grow by.
+double YarnMagnitude(double factor, double mscale);
+
 // The rotation of `rotary_dim` (even) dimensions with base `theta`. `scaling.type` must be a supported one.
 RopeSpec MakeRope(RopeStyle style, int32_t rotary_dim, double theta, const RopeScaling& scaling);
 

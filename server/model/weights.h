@@ -17,16 +17,26 @@
 namespace tessera {
 
 struct ExpertWeights {
-  LinearWeights gate, up, down;  // down(silu(gate x) * (up x))
+  LinearWeights gate, up, down;                 // down(act(gate x, up x))
+  VectorWeights gate_bias, up_bias, down_bias;  // if the spec has them
 };
 
+// What a layer has of these follows from its spec; the rest is not present().
 struct LayerWeights {
   VectorWeights input_norm, post_attention_norm;
-  LinearWeights q, k, v, o;
-  VectorWeights q_bias, k_bias, v_bias, o_bias;  // if the spec has them
-  VectorWeights q_norm, k_norm;                  // if the spec has them
-  LinearWeights router;                          // MoE layers
-  std::vector<ExpertWeights> experts;            // one a MoE expert; exactly one for a dense MLP
+  // Attention. kLatent: q_a is there with a query rank, and q is then applied to its normed product ("q_b_proj").
+  LinearWeights q, o;
+  LinearWeights k, v;             // kGrouped
+  LinearWeights q_a, kv_a, kv_b;  // kLatent
+  VectorWeights q_bias, k_bias, v_bias, o_bias;
+  VectorWeights q_norm, k_norm;       // of each head
+  VectorWeights q_a_norm, kv_a_norm;  // kLatent
+  VectorWeights sinks;
+  // MLP.
+  LinearWeights router;
+  VectorWeights router_bias, selection_bias;
+  std::vector<ExpertWeights> experts;  // one a MoE expert; exactly one for a dense MLP
+  ExpertWeights shared_expert;
 };
 
 // Everything that a ModelSpec needs, resolved and checked. Views into the reader, which must outlive it.
@@ -54,7 +64,10 @@ struct CheckpointFacts {
 absl::StatusOr<ModelWeights> ResolveWeights(const ModelSpec& spec, const SafetensorsReader& reader,
                                             CheckpointFacts* facts);
 
-// Facts of `spec` without a checkpoint, every Linear but the router NVFP4.
+// The matrices and vectors of `spec` without a checkpoint: sizes alone, nothing is present().
+ModelWeights WeightShapes(const ModelSpec& spec);
+
+// Facts of `spec` without a checkpoint, every matrix NVFP4 but routers, embeddings and output.
 CheckpointFacts DummyFacts(const ModelSpec& spec);
 
 }  // namespace tessera

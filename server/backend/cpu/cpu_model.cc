@@ -1,5 +1,6 @@
 #include "server/backend/cpu/cpu_model.h"
 
+#include <deque>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -22,14 +23,17 @@ class Loader {
 
   absl::StatusOr<std::unique_ptr<CpuModel>> Load() {
     model_->spec = checkpoint_.spec();
-    PlanLayers();
     const ModelSpec& spec = model_->spec;
     const ModelWeights& weights = checkpoint_.weights();
-    packer_.Add(weights.lm_head, WeightFormat::kBf16, spec.vocab_size, spec.hidden_size, &model_->lm_head);
+    model_->layers.resize(spec.layers.size());
+    for (size_t i = 0; i < spec.layers.size(); ++i) {
+      PlanLayer(spec.layers[i], weights.layers[i], &model_->layers[i]);
+    }
+    Matrix(weights.lm_head, WeightFormat::kBf16, &model_->lm_head);
     if (!spec.tied_embeddings) {
       packer_.AddTable(weights.embeddings, spec.vocab_size, spec.hidden_size, &model_->embeddings);
     }
-    model_->final_norm = Vector(weights.final_norm, spec.hidden_size, true);
+    model_->final_norm = Vector(weights.final_norm);
     if (!status_.ok()) return status_;
     absl::StatusOr<MappedMemory> memory = packer_.Run(pool_, progress_);
     if (!memory.ok()) return memory.status();
@@ -38,47 +42,64 @@ class Loader {
   }
 
  private:
-  void PlanLayers() {
-    static const LayerWeights kNone;
-    const ModelSpec& spec = model_->spec;
-    model_->layers.resize(spec.layers.size());
-    for (size_t i = 0; i < spec.layers.size(); ++i) {
-      PlanLayer(spec.layers[i], dummy_ ? kNone : checkpoint_.weights().layers[i], &model_->layers[i]);
+  // What a layer lacks has no elements in `weights`, and stays empty in `layer`.
+  void PlanLayer(const LayerSpec& spec, const LayerWeights& weights, CpuLayer* layer) {
+    layer->input_norm = Vector(weights.input_norm);
+    layer->post_attention_norm = Vector(weights.post_attention_norm);
+    layer->q_norm = Vector(weights.q_norm);
+    layer->k_norm = Vector(weights.k_norm);
+    layer->q_bias = Vector(weights.q_bias);
+    layer->k_bias = Vector(weights.k_bias);
+    layer->v_bias = Vector(weights.v_bias);
+    layer->o_bias = Vector(weights.o_bias);
+    layer->sinks = Vector(weights.sinks);
+    Matrix(weights.q, WeightFormat::kNvfp4, &layer->q);
+    Matrix(weights.k, WeightFormat::kNvfp4, &layer->k);
+    Matrix(weights.v, WeightFormat::kNvfp4, &layer->v);
+    Matrix(weights.o, WeightFormat::kNvfp4, &layer->o);
+    if (spec.attention.kind == AttentionKind::kLatent) PlanLatent(spec.attention, weights, layer);
+    layer->rope = FindRope(spec.attention.rope);
+
+    Matrix(weights.router, WeightFormat::kBf16, &layer->router);
+    layer->router_bias = Vector(weights.router_bias);
+    layer->selection_bias = Vector(weights.selection_bias);
+    layer->experts.resize(weights.experts.size());
+    for (size_t e = 0; e < layer->experts.size(); ++e) Expert(weights.experts[e], layer, &layer->experts[e]);
+    Expert(weights.shared_expert, layer, &layer->shared_expert);
+  }
+
+  void PlanLatent(const AttentionSpec& attention, const LayerWeights& weights, CpuLayer* layer) {
+    const LatentSpec& latent = attention.latent;
+    Matrix(weights.q_a, WeightFormat::kNvfp4, &layer->q_a);
+    Matrix(weights.kv_a, WeightFormat::kNvfp4, &layer->kv_a);
+    layer->q_a_norm = Vector(weights.q_a_norm);
+    layer->kv_a_norm = Vector(weights.kv_a_norm);
+    layer->key_up.resize(attention.num_query_heads);
+    layer->value_up.resize(attention.num_query_heads);
+    for (int32_t h = 0; h < attention.num_query_heads; ++h) {
+      const int64_t first = int64_t{h} * (latent.nope_dim + latent.value_dim);
+      slices_.push_back(SliceRows(weights.kv_b, first, latent.nope_dim));
+      packer_.AddTransposed(slices_.back(), &layer->key_up[h]);
+      slices_.push_back(SliceRows(weights.kv_b, first + latent.nope_dim, latent.value_dim));
+      Matrix(slices_.back(), WeightFormat::kNvfp4, &layer->value_up[h]);
     }
   }
 
-  void PlanLayer(const LayerSpec& spec, const LayerWeights& weights, CpuLayer* layer) {
-    const AttentionSpec& attention = spec.attention;
-    const int64_t hidden = model_->spec.hidden_size;
-    const int64_t query_size = int64_t{attention.num_query_heads} * attention.head_dim;
-    const int64_t kv_size = int64_t{attention.num_kv_heads} * attention.head_dim;
-    const int64_t intermediate = spec.mlp.intermediate_size;
-    layer->input_norm = Vector(weights.input_norm, hidden, true);
-    layer->post_attention_norm = Vector(weights.post_attention_norm, hidden, true);
-    layer->q_norm = Vector(weights.q_norm, attention.head_dim, attention.qk_norm);
-    layer->k_norm = Vector(weights.k_norm, attention.head_dim, attention.qk_norm);
-    layer->q_bias = Vector(weights.q_bias, query_size, attention.qkv_bias);
-    layer->k_bias = Vector(weights.k_bias, kv_size, attention.qkv_bias);
-    layer->v_bias = Vector(weights.v_bias, kv_size, attention.qkv_bias);
-    layer->o_bias = Vector(weights.o_bias, hidden, attention.output_bias);
-    packer_.Add(weights.q, WeightFormat::kNvfp4, query_size, hidden, &layer->q);
-    packer_.Add(weights.k, WeightFormat::kNvfp4, kv_size, hidden, &layer->k);
-    packer_.Add(weights.v, WeightFormat::kNvfp4, kv_size, hidden, &layer->v);
-    packer_.Add(weights.o, WeightFormat::kNvfp4, hidden, query_size, &layer->o);
-    if (spec.mlp.kind == MlpKind::kMoe) {
-      packer_.Add(weights.router, WeightFormat::kBf16, spec.mlp.num_experts, hidden, &layer->router);
-      layer->experts.resize(spec.mlp.num_experts);
-    } else {
-      layer->experts.resize(1);
+  void Expert(const ExpertWeights& weights, CpuLayer* layer, MoeExpert* expert) {
+    Matrix(weights.gate, WeightFormat::kNvfp4, &expert->gate);
+    Matrix(weights.up, WeightFormat::kNvfp4, &expert->up);
+    Matrix(weights.down, WeightFormat::kNvfp4, &expert->down);
+    for (const auto& [bias, pointer] :
+         {std::pair(&weights.gate_bias, &expert->gate_bias), std::pair(&weights.up_bias, &expert->up_bias),
+          std::pair(&weights.down_bias, &expert->down_bias)}) {
+      if (bias->size == 0) continue;
+      layer->expert_biases.push_back(Vector(*bias));
+      *pointer = layer->expert_biases.back().data();
     }
-    static const ExpertWeights kNone;
-    for (size_t e = 0; e < layer->experts.size(); ++e) {
-      const ExpertWeights& expert = dummy_ ? kNone : weights.experts[e];
-      packer_.Add(expert.gate, WeightFormat::kNvfp4, intermediate, hidden, &layer->experts[e].gate);
-      packer_.Add(expert.up, WeightFormat::kNvfp4, intermediate, hidden, &layer->experts[e].up);
-      packer_.Add(expert.down, WeightFormat::kNvfp4, hidden, intermediate, &layer->experts[e].down);
-    }
-    layer->rope = FindRope(attention.rope);
+  }
+
+  void Matrix(const LinearWeights& weights, WeightFormat dummy_format, PackedLinear* packed) {
+    if (weights.out > 0) packer_.Add(weights, dummy_format, weights.out, weights.in, packed);
   }
 
   int FindRope(const RopeSpec& rope) {
@@ -93,9 +114,9 @@ class Loader {
     return model_->ropes.size() - 1;
   }
 
-  std::vector<float> Vector(const VectorWeights& weights, int64_t size, bool wanted) {
-    if (!wanted) return {};
-    if (dummy_) return std::vector<float>(size, 1.0f);
+  std::vector<float> Vector(const VectorWeights& weights) {
+    if (weights.size == 0) return {};
+    if (dummy_) return std::vector<float>(weights.size, 1.0f);
     status_.Update(checkpoint_.reader()->CheckUnchanged(*weights.tensor));
     return status_.ok() ? weights.ToFloat() : std::vector<float>();
   }
@@ -105,6 +126,7 @@ class Loader {
   const std::function<void(const LoadProgress&)>& progress_;
   const bool dummy_;
   std::unique_ptr<CpuModel> model_ = std::make_unique<CpuModel>();
+  std::deque<LinearWeights> slices_;  // of matrices that are packed in parts
   WeightPacker packer_;
   absl::Status status_;
 };
@@ -114,11 +136,12 @@ absl::Status CheckSpec(const ModelSpec& spec) {
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     const AttentionSpec& attention = spec.layers[i].attention;
     const MlpSpec& mlp = spec.layers[i].mlp;
-    if (attention.head_dim > kMaxHeadDim || attention.head_dim % 2 != 0) {
-      return absl::UnimplementedError(absl::StrCat("layer ", i, ": head_dim ", attention.head_dim,
+    const char* key =
+        attention.kind == AttentionKind::kLatent ? "kv_lora_rank + qk_rope_head_dim" : "head_dim";
+    if (attention.cache_key_dim() > kMaxHeadDim || attention.cache_key_dim() % 2 != 0) {
+      return absl::UnimplementedError(absl::StrCat("layer ", i, ": \"", key, "\" ", attention.cache_key_dim(),
                                                    "; the CPU kernels take even sizes up to ", kMaxHeadDim));
     }
-    if (attention.sinks) return absl::UnimplementedError(absl::StrCat("layer ", i, ": attention sinks"));
     if (mlp.num_experts > kMaxRouterExperts) {
       return absl::UnimplementedError(absl::StrCat(
           "layer ", i, ": ", mlp.num_experts, " experts; the CPU kernels take up to ", kMaxRouterExperts));
@@ -128,6 +151,16 @@ absl::Status CheckSpec(const ModelSpec& spec) {
 }
 
 }  // namespace
+
+KvCache KvCacheShape(const AttentionSpec& attention, const KvCacheConfig& config) {
+  KvCache cache;
+  cache.num_blocks = config.num_blocks;
+  cache.block_size = config.block_size;
+  cache.kv_heads = attention.cache_heads();
+  cache.head_dim = attention.cache_key_dim();
+  cache.value_dim = attention.cache_value_dim();
+  return cache;
+}
 
 absl::StatusOr<std::unique_ptr<CpuModel>> LoadCpuModel(
     const Checkpoint& checkpoint, ThreadPool& pool,

@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "kernels/cpu/fmha/kv_cache.h"
 #include "kernels/cpu/linear/packed_linear.h"
 #include "kernels/cpu/moe/moe.h"
 #include "kernels/cpu/thread_pool.h"
+#include "server/backend/backend.h"
 #include "server/backend/cpu/cpu_backend.h"
 #include "server/backend/cpu/memory.h"
 #include "server/model/checkpoint.h"
@@ -22,10 +24,21 @@ struct CpuLayer {
   std::vector<float> input_norm, post_attention_norm;  // [hidden]
   std::vector<float> q_norm, k_norm;                   // [head_dim]
   std::vector<float> q_bias, k_bias, v_bias, o_bias;
+  std::vector<float> sinks;  // [query heads]
   PackedLinear q, k, v, o;
-  PackedLinear router;             // MoE layers
-  std::vector<MoeExpert> experts;  // one a MoE expert; exactly one for a dense MLP
-  int rope = 0;                    // index into CpuModel::ropes
+  // Latent attention. Keys and values are never made: a query goes through its head's key_up into the latent
+  // space, where the cache is, and what it attends to comes back through value_up.
+  PackedLinear q_a, kv_a;
+  std::vector<float> q_a_norm, kv_a_norm;
+  std::vector<PackedLinear> key_up;    // one a query head: [kv_rank, nope_dim]
+  std::vector<PackedLinear> value_up;  // one a query head: [value_dim, kv_rank]
+
+  PackedLinear router;                             // MoE layers
+  std::vector<float> router_bias, selection_bias;  // [experts]
+  std::vector<MoeExpert> experts;                  // one a MoE expert; exactly one for a dense MLP
+  MoeExpert shared_expert;                         // if the spec has one
+  std::vector<std::vector<float>> expert_biases;   // what the experts' pointers point to
+  int rope = 0;                                    // index into CpuModel::ropes
 };
 
 // A model's weights, repacked into memory of its own.
@@ -38,6 +51,9 @@ struct CpuModel {
   std::vector<RopeSpec> ropes;       // the different ones among the layers
   MappedMemory memory;               // holds all packed matrices
 };
+
+// The cache of one layer, without its memory.
+KvCache KvCacheShape(const AttentionSpec& attention, const KvCacheConfig& config);
 
 // Packs all matrices in parallel. A kDummy checkpoint gets random weights of plausible size: NVFP4 for every
 // matrix but router, embeddings and output. Errors as CreateCpuBackend.

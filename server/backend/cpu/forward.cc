@@ -11,12 +11,42 @@
 namespace tessera::cpu {
 namespace {
 
+// Tasks a thread should find at least, so that a late or slow one does not hold up the rest.
+constexpr int64_t kTasksPerThread = 4;
+
 const float* PointerOrNull(const std::vector<float>& values) {
   return values.empty() ? nullptr : values.data();
 }
 
 RopeKind RopeKindOf(RopeStyle style) {
   return style == RopeStyle::kInterleaved ? RopeKind::kInterleaved : RopeKind::kNeox;
+}
+
+Glu GluOf(const ActivationSpec& spec) { return {spec.limit, spec.sigmoid_scale, spec.up_offset}; }
+
+RouterScore RouterScoreOf(::tessera::RouterScore score) {
+  switch (score) {
+    case ::tessera::RouterScore::kSoftmax:
+      return RouterScore::kSoftmax;
+    case ::tessera::RouterScore::kSigmoid:
+      return RouterScore::kSigmoid;
+    case ::tessera::RouterScore::kSoftmaxSelected:
+      return RouterScore::kSoftmaxSelected;
+  }
+  return RouterScore::kSoftmax;
+}
+
+RouterConfig RouterConfigOf(const MlpSpec& spec, const CpuLayer& layer) {
+  RouterConfig config;
+  config.num_experts = spec.num_experts;
+  config.top_k = spec.num_experts_per_token;
+  config.score = RouterScoreOf(spec.router.score);
+  config.selection_bias = PointerOrNull(layer.selection_bias);
+  config.num_groups = spec.router.num_groups;
+  config.topk_groups = spec.router.topk_groups;
+  config.renormalize = spec.router.renormalize;
+  config.scale = spec.router.scale;
+  return config;
 }
 
 }  // namespace
@@ -42,14 +72,26 @@ absl::Status Forward::Run(const StepInput& step, absl::Span<const KvCache> cache
     absl::Status status =
         RmsNorm(hidden_.data(), spec.hidden_size, tokens, spec.hidden_size, layer.input_norm.data(),
                 spec.rms_norm_eps, normed, spec.hidden_size, pool_);
-    if (status.ok()) status = Attend(step, spec.layers[i], layer, caches[i]);
+    const AttentionSpec& attention = spec.layers[i].attention;
+    if (status.ok()) {
+      status = attention.kind == AttentionKind::kLatent ? AttendLatent(step, attention, layer, caches[i])
+                                                        : AttendGrouped(step, attention, layer, caches[i]);
+    }
+    const int64_t result_size = int64_t{attention.num_query_heads} * attention.value_dim();
+    if (status.ok()) {
+      status = Linear(
+          {attended_.data(), result_size, tokens},
+          {layer.o, hidden_.data(), spec.hidden_size, PointerOrNull(layer.o_bias), /*accumulate=*/true},
+          Scratch(LinearWorkspaceBytes(tokens, result_size)), pool_);
+    }
     if (status.ok()) {
       status = RmsNorm(hidden_.data(), spec.hidden_size, tokens, spec.hidden_size,
                        layer.post_attention_norm.data(), spec.rms_norm_eps, normed, spec.hidden_size, pool_);
     }
+    const MlpSpec& mlp = spec.layers[i].mlp;
     if (status.ok()) {
-      status = spec.layers[i].mlp.kind == MlpKind::kMoe ? MoeMlp(tokens, spec.layers[i], layer)
-                                                        : DenseMlp(tokens, spec.layers[i], layer);
+      status = mlp.kind == MlpKind::kMoe ? MoeMlp(tokens, mlp, layer)
+                                         : DenseMlp(tokens, mlp, layer.experts[0], mlp.intermediate_size);
     }
     if (!status.ok()) return status;
   }
@@ -69,15 +111,45 @@ absl::Status Forward::Embed(const StepInput& step) {
   return absl::OkStatus();
 }
 
-absl::Status Forward::Attend(const StepInput& step, const LayerSpec& spec, const CpuLayer& layer,
-                             const KvCache& cache) {
-  const AttentionSpec& attention = spec.attention;
+absl::Status Forward::Rotate(const RopeSpec& rope, int table, float* x, int64_t stride, int64_t tokens,
+                             int64_t heads, int64_t spacing) {
+  if (rope.style == RopeStyle::kNone) return absl::OkStatus();
+  const RopeTables& tables = rope_[table];
+  return Rope(RopeKindOf(rope.style), x, stride, tokens, heads, spacing, rope.rotary_dim, tables.cos.data(),
+              tables.sin.data(), pool_);
+}
+
+absl::Status Forward::AttendCache(const StepInput& step, const AttentionSpec& spec, const CpuLayer& layer,
+                                  const KvCache& cache, const float* q, Bf16* out) {
+  AttentionArgs args;
+  args.cache = cache;
+  args.q_heads = spec.num_query_heads;
+  args.q = q;
+  args.q_stride = args.q_heads * cache.head_dim;
+  args.num_sequences = step.num_sequences;
+  args.q_start = step.q_start.data();
+  args.kv_len = step.kv_len.data();
+  args.block_table = step.block_table.data();
+  args.block_table_stride = step.block_table_stride;
+  args.softmax_scale = spec.softmax_scale;
+  args.window = spec.sliding_window;
+  args.sinks = PointerOrNull(layer.sinks);
+  args.out = out;
+  args.out_stride = args.q_heads * cache.value_dim;
+  return Attention(args,
+                   Scratch(AttentionWorkspaceBytes(step.num_tokens, step.num_sequences, step.max_kv_len,
+                                                   args.q_heads, cache.value_dim, pool_.num_threads())),
+                   pool_);
+}
+
+absl::Status Forward::AttendGrouped(const StepInput& step, const AttentionSpec& spec, const CpuLayer& layer,
+                                    const KvCache& cache) {
   const int64_t tokens = step.num_tokens;
   const int64_t hidden_size = model_.spec.hidden_size;
   const float eps = model_.spec.rms_norm_eps;
-  const int64_t q_heads = attention.num_query_heads;
-  const int64_t kv_heads = attention.num_kv_heads;
-  const int64_t head_dim = attention.head_dim;
+  const int64_t q_heads = spec.num_query_heads;
+  const int64_t kv_heads = spec.num_kv_heads;
+  const int64_t head_dim = spec.head_dim;
   const int64_t q_stride = q_heads * head_dim;
   const int64_t kv_stride = kv_heads * head_dim;
   float* q = q_.Reserve(tokens * q_stride);
@@ -90,88 +162,136 @@ absl::Status Forward::Attend(const StepInput& step, const LayerSpec& spec, const
   absl::Status status = LinearGroup({normed_.data(), hidden_size, tokens}, projections,
                                     Scratch(LinearWorkspaceBytes(tokens, hidden_size)), pool_);
   if (!status.ok()) return status;
-  if (attention.qk_norm) {
+  if (spec.qk_norm) {
     status = HeadRmsNorm(q, q_stride, tokens, q_heads, head_dim, layer.q_norm.data(), eps, pool_);
     status.Update(HeadRmsNorm(k, kv_stride, tokens, kv_heads, head_dim, layer.k_norm.data(), eps, pool_));
   }
-  const RopeSpec& rope = attention.rope;
-  if (rope.style != RopeStyle::kNone) {
-    const RopeTables& tables = rope_[layer.rope];
-    for (const auto& [x, stride, heads] :
-         {std::tuple(q, q_stride, q_heads), std::tuple(k, kv_stride, kv_heads)}) {
-      status.Update(Rope(RopeKindOf(rope.style), x, stride, tokens, heads, head_dim, rope.rotary_dim,
-                         tables.cos.data(), tables.sin.data(), pool_));
-    }
-  }
+  status.Update(Rotate(spec.rope, layer.rope, q, q_stride, tokens, q_heads, head_dim));
+  status.Update(Rotate(spec.rope, layer.rope, k, kv_stride, tokens, kv_heads, head_dim));
   status.Update(WriteKv(cache, k, kv_stride, v, kv_stride, step.slots.data(), tokens, pool_));
   if (!status.ok()) return status;
-
-  AttentionArgs args;
-  args.cache = cache;
-  args.q_heads = q_heads;
-  args.q = q;
-  args.q_stride = q_stride;
-  args.num_sequences = step.num_sequences;
-  args.q_start = step.q_start.data();
-  args.kv_len = step.kv_len.data();
-  args.block_table = step.block_table.data();
-  args.block_table_stride = step.block_table_stride;
-  args.softmax_scale = attention.softmax_scale;
-  args.window = attention.sliding_window;
-  args.out = attended_.Reserve(tokens * q_stride);
-  args.out_stride = q_stride;
-  status = Attention(args,
-                     Scratch(AttentionWorkspaceBytes(tokens, step.num_sequences, step.max_kv_len, q_heads,
-                                                     head_dim, pool_.num_threads())),
-                     pool_);
-  if (!status.ok()) return status;
-  return Linear({attended_.data(), q_stride, tokens},
-                {layer.o, hidden_.data(), hidden_size, PointerOrNull(layer.o_bias), /*accumulate=*/true},
-                Scratch(LinearWorkspaceBytes(tokens, q_stride)), pool_);
+  return AttendCache(step, spec, layer, cache, q, attended_.Reserve(tokens * q_stride));
 }
 
-absl::Status Forward::DenseMlp(int64_t tokens, const LayerSpec& spec, const CpuLayer& layer) {
+// The absorbed form: with K = key_up^T c and V = value_up c for the cached latents c, q K = (key_up q) c, and the
+// weighted sum of V is value_up of the weighted sum of c. So all heads attend to the latents themselves, as to one
+// KV head whose keys carry the rotated part behind the latent.
+absl::Status Forward::AttendLatent(const StepInput& step, const AttentionSpec& spec, const CpuLayer& layer,
+                                   const KvCache& cache) {
+  const LatentSpec& latent = spec.latent;
+  const int64_t tokens = step.num_tokens;
   const int64_t hidden_size = model_.spec.hidden_size;
-  const int64_t intermediate = spec.mlp.intermediate_size;
-  const MoeExpert& mlp = layer.experts[0];
-  float* gate = gate_.Reserve(tokens * intermediate);
-  float* up = up_.Reserve(tokens * intermediate);
-  Bf16* activated = activated_.Reserve(tokens * intermediate);
-  const LinearOutput projections[] = {{mlp.gate, gate, intermediate}, {mlp.up, up, intermediate}};
+  const int64_t heads = spec.num_query_heads;
+  const int64_t head_dim = spec.head_dim;
+  const int64_t q_stride = heads * head_dim;
+  const int64_t kv_size = latent.kv_rank + latent.rope_dim;
+  float* q = q_.Reserve(tokens * q_stride);
+  float* kv = latent_.Reserve(tokens * kv_size);
+
+  const bool low_rank = latent.query_rank > 0;
+  const LinearOutput first_q =
+      low_rank ? LinearOutput{layer.q_a, q_a_.Reserve(tokens * latent.query_rank), latent.query_rank}
+               : LinearOutput{layer.q, q, q_stride};
+  const LinearOutput projections[] = {first_q, {layer.kv_a, kv, kv_size}};
   absl::Status status = LinearGroup({normed_.data(), hidden_size, tokens}, projections,
                                     Scratch(LinearWorkspaceBytes(tokens, hidden_size)), pool_);
   if (!status.ok()) return status;
-  status = GatedActivation(Glu{}, gate, intermediate, up, intermediate, tokens, intermediate, activated,
-                           intermediate, pool_);
+  if (low_rank) {
+    const int64_t rank = latent.query_rank;
+    Bf16* q_a = q_a_normed_.Reserve(tokens * rank);
+    status =
+        RmsNorm(q_a_.data(), rank, tokens, rank, layer.q_a_norm.data(), latent.norm_eps, q_a, rank, pool_);
+    if (!status.ok()) return status;
+    status = Linear({q_a, rank, tokens}, {layer.q, q, q_stride}, Scratch(LinearWorkspaceBytes(tokens, rank)),
+                    pool_);
+    if (!status.ok()) return status;
+  }
+  status = RmsNorm(kv, kv_size, tokens, latent.kv_rank, layer.kv_a_norm.data(), latent.norm_eps, kv, kv_size,
+                   pool_);
+  status.Update(Rotate(spec.rope, layer.rope, kv + latent.kv_rank, kv_size, tokens, 1, latent.rope_dim));
+  status.Update(Rotate(spec.rope, layer.rope, q + latent.nope_dim, q_stride, tokens, heads, head_dim));
+  status.Update(WriteKv(cache, kv, kv_size, kv, kv_size, step.slots.data(), tokens, pool_));
+  Bf16* q_rounded = q_rounded_.Reserve(tokens * q_stride);
+  status.Update(ConvertToBf16(q, q_stride, tokens, q_stride, q_rounded, q_stride, pool_));
   if (!status.ok()) return status;
-  return Linear({activated, intermediate, tokens},
-                {mlp.down, hidden_.data(), hidden_size, nullptr, /*accumulate=*/true},
-                Scratch(LinearWorkspaceBytes(tokens, intermediate)), pool_);
+
+  float* latent_q = latent_q_.Reserve(tokens * heads * kv_size);
+  status = HeadLinear(layer.key_up, q_rounded, head_dim, latent_q, kv_size, tokens);
+  if (!status.ok()) return status;
+  pool_.ParallelFor(tokens, [&](int64_t t) {
+    for (int64_t h = 0; h < heads; ++h) {
+      std::copy_n(q + t * q_stride + h * head_dim + latent.nope_dim, latent.rope_dim,
+                  latent_q + (t * heads + h) * kv_size + latent.kv_rank);
+    }
+  });
+  Bf16* latent_out = latent_out_.Reserve(tokens * heads * latent.kv_rank);
+  status = AttendCache(step, spec, layer, cache, latent_q, latent_out);
+  if (!status.ok()) return status;
+  const int64_t result_size = heads * latent.value_dim;
+  float* values = values_.Reserve(tokens * result_size);
+  status = HeadLinear(layer.value_up, latent_out, latent.kv_rank, values, latent.value_dim, tokens);
+  if (!status.ok()) return status;
+  return ConvertToBf16(values, result_size, tokens, result_size, attended_.Reserve(tokens * result_size),
+                       result_size, pool_);
 }
 
-absl::Status Forward::MoeMlp(int64_t tokens, const LayerSpec& spec, const CpuLayer& layer) {
+absl::Status Forward::HeadLinear(absl::Span<const PackedLinear> weights, const Bf16* x, int64_t x_spacing,
+                                 float* y, int64_t y_spacing, int64_t tokens) {
+  // Each task takes every so many heads, with a workspace of its own; inside it a product runs on one thread.
+  const int64_t heads = weights.size();
+  const int64_t tasks = std::min<int64_t>(heads, kTasksPerThread * pool_.num_threads());
+  const size_t bytes = (LinearWorkspaceBytes(tokens, weights[0].k) + kWorkspaceAlignment - 1) /
+                       kWorkspaceAlignment * kWorkspaceAlignment;
+  const Workspace workspace = Scratch(tasks * bytes);
+  std::vector<absl::Status> results(tasks);
+  pool_.ParallelFor(tasks, [&](int64_t task) {
+    const Workspace own{workspace.data + task * bytes, bytes};
+    for (int64_t h = task; h < heads; h += tasks) {
+      results[task].Update(Linear({x + h * x_spacing, heads * x_spacing, tokens},
+                                  {weights[h], y + h * y_spacing, heads * y_spacing}, own, pool_));
+    }
+  });
+  absl::Status status;
+  for (const absl::Status& result : results) status.Update(result);
+  return status;
+}
+
+absl::Status Forward::DenseMlp(int64_t tokens, const MlpSpec& spec, const MoeExpert& weights, int64_t size) {
   const int64_t hidden_size = model_.spec.hidden_size;
-  const MlpSpec& mlp = spec.mlp;
-  float* logits = router_.Reserve(tokens * mlp.num_experts);
-  absl::Status status = Linear({normed_.data(), hidden_size, tokens}, {layer.router, logits, mlp.num_experts},
+  float* gate = gate_.Reserve(tokens * size);
+  float* up = up_.Reserve(tokens * size);
+  Bf16* activated = activated_.Reserve(tokens * size);
+  const LinearOutput projections[] = {{weights.gate, gate, size, weights.gate_bias},
+                                      {weights.up, up, size, weights.up_bias}};
+  absl::Status status = LinearGroup({normed_.data(), hidden_size, tokens}, projections,
+                                    Scratch(LinearWorkspaceBytes(tokens, hidden_size)), pool_);
+  if (!status.ok()) return status;
+  status =
+      GatedActivation(GluOf(spec.activation), gate, size, up, size, tokens, size, activated, size, pool_);
+  if (!status.ok()) return status;
+  return Linear({activated, size, tokens},
+                {weights.down, hidden_.data(), hidden_size, weights.down_bias, /*accumulate=*/true},
+                Scratch(LinearWorkspaceBytes(tokens, size)), pool_);
+}
+
+absl::Status Forward::MoeMlp(int64_t tokens, const MlpSpec& spec, const CpuLayer& layer) {
+  const int64_t hidden_size = model_.spec.hidden_size;
+  float* logits = router_.Reserve(tokens * spec.num_experts);
+  absl::Status status = Linear({normed_.data(), hidden_size, tokens},
+                               {layer.router, logits, spec.num_experts, PointerOrNull(layer.router_bias)},
                                Scratch(LinearWorkspaceBytes(tokens, hidden_size)), pool_);
   if (!status.ok()) return status;
 
-  RouterConfig config;
-  config.num_experts = mlp.num_experts;
-  config.top_k = mlp.num_experts_per_token;
-  config.score =
-      mlp.router.score == ::tessera::RouterScore::kSigmoid ? RouterScore::kSigmoid : RouterScore::kSoftmax;
-  config.renormalize = mlp.router.renormalize;
-  config.scale = mlp.router.scale;
+  const RouterConfig config = RouterConfigOf(spec, layer);
   int32_t* ids = expert_ids_.Reserve(tokens * config.top_k);
   float* weights = expert_weights_.Reserve(tokens * config.top_k);
-  status = Router(config, logits, mlp.num_experts, tokens, ids, weights, pool_);
+  status = Router(config, logits, spec.num_experts, tokens, ids, weights, pool_);
   if (!status.ok()) return status;
 
   MoeArgs args;
   args.experts = layer.experts;
   args.top_k = config.top_k;
+  args.glu = GluOf(spec.activation);
   args.x = normed_.data();
   args.x_stride = hidden_size;
   args.tokens = tokens;
@@ -180,10 +300,12 @@ absl::Status Forward::MoeMlp(int64_t tokens, const LayerSpec& spec, const CpuLay
   args.out = hidden_.data();
   args.out_stride = hidden_size;
   args.accumulate = true;
-  return MoeForward(
+  status = MoeForward(
       args,
-      Scratch(MoeWorkspaceBytes(tokens, config.top_k, mlp.num_experts, hidden_size, mlp.intermediate_size)),
+      Scratch(MoeWorkspaceBytes(tokens, config.top_k, spec.num_experts, hidden_size, spec.intermediate_size)),
       pool_);
+  if (!status.ok() || spec.shared_intermediate_size == 0) return status;
+  return DenseMlp(tokens, spec, layer.shared_expert, spec.shared_intermediate_size);
 }
 
 absl::Status Forward::Logits(absl::Span<const int32_t> tokens, float* logits) {

@@ -36,20 +36,41 @@ class Forward {
 
  private:
   absl::Status Embed(const StepInput& step);
-  absl::Status Attend(const StepInput& step, const LayerSpec& spec, const CpuLayer& layer,
-                      const KvCache& cache);
-  absl::Status DenseMlp(int64_t tokens, const LayerSpec& spec, const CpuLayer& layer);
-  absl::Status MoeMlp(int64_t tokens, const LayerSpec& spec, const CpuLayer& layer);
+  // Each makes queries from normed_, writes keys and values to the cache, and leaves what was attended to in
+  // attended_, [tokens, query heads, value_dim].
+  absl::Status AttendGrouped(const StepInput& step, const AttentionSpec& spec, const CpuLayer& layer,
+                             const KvCache& cache);
+  absl::Status AttendLatent(const StepInput& step, const AttentionSpec& spec, const CpuLayer& layer,
+                            const KvCache& cache);
+  // Queries [tokens, query heads, cache.head_dim] to out [tokens, query heads, cache.value_dim].
+  absl::Status AttendCache(const StepInput& step, const AttentionSpec& spec, const CpuLayer& layer,
+                           const KvCache& cache, const float* q, Bf16* out);
+  // Both add to hidden_. `size` is the MLP's intermediate size.
+  absl::Status DenseMlp(int64_t tokens, const MlpSpec& spec, const MoeExpert& weights, int64_t size);
+  absl::Status MoeMlp(int64_t tokens, const MlpSpec& spec, const CpuLayer& layer);
+  // Rotates rope.rotary_dim elements of each of `heads` heads, `spacing` apart, from the first of which x points to.
+  absl::Status Rotate(const RopeSpec& rope, int table, float* x, int64_t stride, int64_t tokens,
+                      int64_t heads, int64_t spacing);
+  // y[t, h] = weights[h] x[t, h] for each head h: x is BF16 with heads x_spacing apart, y float with heads
+  // y_spacing apart, tokens lie heads apart.
+  absl::Status HeadLinear(absl::Span<const PackedLinear> weights, const Bf16* x, int64_t x_spacing, float* y,
+                          int64_t y_spacing, int64_t tokens);
   Workspace Scratch(size_t bytes);
 
   const CpuModel& model_;
   ThreadPool& pool_;
-  GrowingArray<float> hidden_;        // [tokens, hidden]
-  GrowingArray<Bf16> normed_;         // [tokens, hidden]
-  GrowingArray<float> q_, k_, v_;     // [tokens, heads, head_dim]
-  GrowingArray<Bf16> attended_;       // [tokens, query heads, head_dim]
-  GrowingArray<float> router_;        // [tokens, experts]
-  GrowingArray<int32_t> expert_ids_;  // [tokens, experts per token]
+  GrowingArray<float> hidden_;     // [tokens, hidden]
+  GrowingArray<Bf16> normed_;      // [tokens, hidden]
+  GrowingArray<float> q_, k_, v_;  // [tokens, heads, head_dim]
+  GrowingArray<Bf16> attended_;    // [tokens, query heads, value_dim]
+  // Latent attention.
+  GrowingArray<float> q_a_, latent_;           // [tokens, query_rank], [tokens, kv_rank + rope_dim]
+  GrowingArray<Bf16> q_a_normed_, q_rounded_;  // [tokens, query_rank], [tokens, query heads, head_dim]
+  GrowingArray<float> latent_q_;               // [tokens, query heads, kv_rank + rope_dim]
+  GrowingArray<Bf16> latent_out_;              // [tokens, query heads, kv_rank]
+  GrowingArray<float> values_;                 // [tokens, query heads, value_dim]
+  GrowingArray<float> router_;                 // [tokens, experts]
+  GrowingArray<int32_t> expert_ids_;           // [tokens, experts per token]
   GrowingArray<float> expert_weights_;
   GrowingArray<float> gate_, up_;  // [tokens, intermediate]
   GrowingArray<Bf16> activated_;   // [tokens, intermediate]

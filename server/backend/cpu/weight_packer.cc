@@ -106,6 +106,16 @@ void WeightPacker::Add(const LinearWeights& source, WeightFormat dummy_format, i
   Add(job);
 }
 
+void WeightPacker::AddTransposed(const LinearWeights& source, PackedLinear* packed) {
+  Job job;
+  job.packed = packed;
+  job.source = reader_ != nullptr ? &source : nullptr;
+  job.n = source.in;
+  job.k = source.out;
+  job.transposed = true;
+  Add(job);
+}
+
 void WeightPacker::AddTable(const LinearWeights& source, int64_t n, int64_t k, const Bf16** rows) {
   Job job;
   job.source = reader_ != nullptr ? &source : nullptr;
@@ -130,9 +140,10 @@ absl::StatusOr<MappedMemory> WeightPacker::Run(ThreadPool& pool,
   for (const Job& job : jobs_) {
     const std::byte* base = memory->data() + job.offset;
     if (job.packed != nullptr) {
-      const float scale = job.format != WeightFormat::kNvfp4 ? 1.0f
-                          : job.source != nullptr            ? job.source->tensor_scale
-                                                             : DummyTensorScale(job.k);
+      const bool scaled = job.format == WeightFormat::kNvfp4 || (job.transposed && job.source != nullptr);
+      const float scale = !scaled                 ? 1.0f
+                          : job.source != nullptr ? job.source->tensor_scale
+                                                  : DummyTensorScale(job.k);
       *job.packed = PackedLinear{job.format, job.n, job.k, base, scale};
     } else {
       *job.rows = reinterpret_cast<const Bf16*>(base);
@@ -170,6 +181,7 @@ absl::Status WeightPacker::Pack(const Piece& piece, uint64_t seed, std::byte* ba
 
   const LinearWeights& source = *job.source;
   if (absl::Status status = CheckUnchanged(source, *reader_); !status.ok()) return status;
+  if (job.transposed) return PackTransposed(piece, target);
   RowReader row_reader;
   const LinearRows rows = row_reader.Read(source, piece.row, piece.count);
   absl::Status status;
@@ -197,6 +209,23 @@ absl::Status WeightPacker::Pack(const Piece& piece, uint64_t seed, std::byte* ba
   // Looks for the bad scale again, to say which file and byte it is in.
   absl::Status scales = CheckBlockScales(source, *reader_);
   return scales.ok() ? Named(source, status) : scales;
+}
+
+absl::Status WeightPacker::PackTransposed(const Piece& piece, std::byte* target) const {
+  if (absl::Status status = CheckBlockScales(*piece.job->source, *reader_); !status.ok()) return status;
+  LinearWeights source = *piece.job->source;
+  source.tensor_scale = 1.0f;
+  std::vector<float> values(source.out * source.in);
+  Dequantize(source, 0, source.out, values.data());
+  std::vector<float> columns(piece.count * source.out);
+  for (int64_t r = 0; r < piece.count; ++r) {
+    for (int64_t c = 0; c < source.out; ++c) {
+      columns[r * source.out + c] = values[c * source.in + piece.row + r];
+    }
+  }
+  return Named(
+      source,
+      PackDense({columns.data(), DenseType::kF32, piece.count, source.out}, target, nullptr).status());
 }
 
 absl::Status WeightPacker::PackDummy(const Piece& piece, uint64_t seed, std::byte* target) const {

@@ -29,6 +29,10 @@ class WeightPacker {
   void Add(const LinearWeights& source, WeightFormat dummy_format, int64_t n, int64_t k,
            PackedLinear* packed);
 
+  // The transpose of `source` in BF16. Block scales are multiplied in, which BF16 holds exactly for NVFP4 and MXFP4; an
+  // NVFP4 tensor scale stays apart. `*packed` as above.
+  void AddTransposed(const LinearWeights& source, PackedLinear* packed);
+
   // Row-major BF16 [n, k], rounded if need be, for a table that rows are taken from.
   void AddTable(const LinearWeights& source, int64_t n, int64_t k, const Bf16** rows);
 
@@ -46,6 +50,7 @@ class WeightPacker {
     WeightFormat format = WeightFormat::kBf16;
     int64_t n = 0;
     int64_t k = 0;
+    bool transposed = false;
     int64_t offset = 0;  // in the model's memory
 
     int64_t bytes() const;
@@ -59,6 +64,7 @@ class WeightPacker {
 
   void Add(Job job);
   absl::Status Pack(const Piece& piece, uint64_t seed, std::byte* base) const;
+  absl::Status PackTransposed(const Piece& piece, std::byte* target) const;
   absl::Status PackDummy(const Piece& piece, uint64_t seed, std::byte* target) const;
   absl::Status CopyRows(const Piece& piece, uint64_t seed, Bf16* target) const;
 

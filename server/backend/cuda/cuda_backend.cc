@@ -13,6 +13,7 @@
 #include "server/backend/cuda/cuda_model.h"
 #include "server/backend/cuda/device_memory.h"
 #include "server/backend/cuda/pinned_memory.h"
+#include "server/backend/step_rows.h"
 
 namespace tessera {
 namespace cuda {
@@ -73,17 +74,8 @@ class CudaBackend : public Backend {
   absl::Status Run(absl::Span<const BatchRow> rows, std::vector<RowResult>* results) override {
     if (cache_.layers.empty()) return absl::FailedPreconditionError("the key-value cache is not allocated");
     TESSERA_RETURN_IF_ERROR(Device(CudaStatus(cudaSetDevice(device_), "choosing the device")));  // per thread
-    results->assign(rows.size(), RowResult{});
-    chosen_.clear();
-    first_token_.assign(rows.size(), -1);
-    int32_t tokens = 0;
-    for (size_t r = 0; r < rows.size(); ++r) {
-      (*results)[r].status = CheckBatchRow(rows[r], info_, kv_config_);
-      if (!(*results)[r].status.ok()) continue;
-      chosen_.push_back(r);
-      first_token_[r] = tokens;
-      tokens += rows[r].tokens.size();
-    }
+    rows_.Choose(rows, info_, kv_config_, results);
+    const int32_t tokens = static_cast<int32_t>(rows_.num_tokens());
     if (tokens == 0) return absl::OkStatus();
     CudaStep step;
     TESSERA_RETURN_IF_ERROR(Device(UploadStep(rows, tokens, &step)));
@@ -93,11 +85,6 @@ class CudaBackend : public Backend {
   }
 
  private:
-  struct LogitsWanted {
-    int32_t row, token, position;
-    bool last;  // of its row in this step
-  };
-
   static absl::Status Device(const absl::Status& status) {
     if (status.ok()) return status;
     return absl::InternalError(absl::StrCat("CUDA backend: ", status.message()));
@@ -105,15 +92,16 @@ class CudaBackend : public Backend {
 
   // Lays the step out in pinned memory and copies it in one piece.
   absl::Status UploadStep(absl::Span<const BatchRow> rows, int32_t tokens, CudaStep* step) {
-    WantLogits(rows);
+    const absl::Span<const int32_t> chosen = rows_.chosen();
+    const absl::Span<const WantedLogits> wanted_logits = rows_.wanted();
     int32_t stride = 1;
-    for (int32_t r : chosen_) {
+    for (int32_t r : chosen) {
       const int32_t end = rows[r].start + rows[r].tokens.size();
       stride = std::max(stride, (end + kv_config_.block_size - 1) / kv_config_.block_size);
     }
     // Rounded up, so that a growing sequence changes the step's shape rarely.
     stride = (stride + kStrideStep - 1) / kStrideStep * kStrideStep;
-    const size_t words = static_cast<size_t>(tokens) * 6 + chosen_.size() * stride + wanted_.size();
+    const size_t words = static_cast<size_t>(tokens) * 6 + chosen.size() * stride + wanted_logits.size();
     TESSERA_RETURN_IF_ERROR(host_step_.Reserve(words * 4));
     if (words * 4 > device_step_.bytes()) {
       TESSERA_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream_), "waiting before growing buffers"));
@@ -125,10 +113,10 @@ class CudaBackend : public Backend {
     int32_t* lengths = positions + tokens;
     int32_t* table_rows = lengths + tokens;
     int32_t* table = table_rows + tokens;
-    int32_t* wanted = table + chosen_.size() * stride;
+    int32_t* wanted = table + chosen.size() * stride;
     int32_t at = 0;
-    for (size_t i = 0; i < chosen_.size(); ++i) {
-      const BatchRow& row = rows[chosen_[i]];
+    for (size_t i = 0; i < chosen.size(); ++i) {
+      const BatchRow& row = rows[chosen[i]];
       const int32_t end = row.start + row.tokens.size();
       const int32_t blocks = (end + kv_config_.block_size - 1) / kv_config_.block_size;
       std::copy_n(row.block_table.begin(), blocks, table + i * stride);
@@ -143,7 +131,7 @@ class CudaBackend : public Backend {
         table_rows[at] = i;
       }
     }
-    for (size_t i = 0; i < wanted_.size(); ++i) wanted[i] = wanted_[i].token;
+    for (size_t i = 0; i < wanted_logits.size(); ++i) wanted[i] = wanted_logits[i].token;
     TESSERA_RETURN_IF_ERROR(CudaStatus(cudaMemcpyAsync(device_step_.get(), host_step_.get<void>(), words * 4,
                                                        cudaMemcpyHostToDevice, stream_),
                                        "copying a step's inputs"));
@@ -163,25 +151,14 @@ class CudaBackend : public Backend {
     return absl::OkStatus();
   }
 
-  void WantLogits(absl::Span<const BatchRow> rows) {
-    wanted_.clear();
-    for (int32_t r : chosen_) {
-      const int32_t count = rows[r].tokens.size();
-      const int32_t from = rows[r].prompt_scorer != nullptr ? 0 : rows[r].sampler != nullptr ? count - 1 : count;
-      for (int32_t t = from; t < count; ++t) {
-        wanted_.push_back({r, first_token_[r] + t, rows[r].start + t, t == count - 1});
-      }
-    }
-  }
-
   absl::Status Pool(absl::Span<const BatchRow> rows) {
     const int64_t hidden_size = info_.hidden_size;
-    for (int32_t r : chosen_) {
+    for (int32_t r : rows_.chosen()) {
       const BatchRow& row = rows[r];
       if (row.pooler == nullptr) continue;
       const int32_t count = row.tokens.size();
       float* hidden;
-      TESSERA_RETURN_IF_ERROR(forward_.Hidden(first_token_[r], count, &hidden));
+      TESSERA_RETURN_IF_ERROR(forward_.Hidden(rows_.first_token(r), count, &hidden));
       TESSERA_RETURN_IF_ERROR(Fetch(hidden, count * hidden_size));
       for (int32_t t = 0; t < count; ++t) {
         row.pooler->Add(row.start + t, absl::MakeConstSpan(host_out_.get<float>() + t * hidden_size, hidden_size));
@@ -193,39 +170,15 @@ class CudaBackend : public Backend {
   absl::Status ScoreAndSample(absl::Span<const BatchRow> rows, std::vector<RowResult>* results) {
     const int64_t vocab = info_.vocab_size;
     const int64_t chunk = std::max<int64_t>(1, kLogitsBytes / (vocab * 4));
-    for (size_t begin = 0; begin < wanted_.size(); begin += chunk) {
-      const size_t end = std::min<size_t>(wanted_.size(), begin + chunk);
+    for (size_t begin = 0; begin < rows_.wanted().size(); begin += chunk) {
+      const size_t end = std::min<size_t>(rows_.wanted().size(), begin + chunk);
       float* logits;
       TESSERA_RETURN_IF_ERROR(forward_.Logits(device_wanted_ + begin, end - begin, &logits));
       TESSERA_RETURN_IF_ERROR(Fetch(logits, (end - begin) * vocab));
-      row_begins_.clear();  // where each row's positions begin in this chunk
-      for (size_t i = begin; i < end; ++i) {
-        if (i == begin || wanted_[i].row != wanted_[i - 1].row) row_begins_.push_back(i);
-      }
-      // Rows in parallel, a row's positions in order.
-      pool_.ParallelFor(row_begins_.size(), [&](int64_t g) {
-        const size_t last = g + 1 < static_cast<int64_t>(row_begins_.size()) ? row_begins_[g + 1] : end;
-        for (size_t i = row_begins_[g]; i < last; ++i) {
-          Consume(rows[wanted_[i].row], wanted_[i],
-                  absl::MakeSpan(host_out_.get<float>() + (i - begin) * vocab, vocab), &(*results)[wanted_[i].row]);
-        }
-      });
+      rows_.Consume(rows, begin, end, host_out_.get<float>(), vocab, pool_, results);
     }
     // A batch without logits is waited for too: its cache writes must not fail unnoticed.
     return CudaStatus(cudaStreamSynchronize(stream_), "running a step");
-  }
-
-  static void Consume(const BatchRow& row, const LogitsWanted& wanted, absl::Span<float> logits, RowResult* result) {
-    if (!result->status.ok()) return;
-    if (row.prompt_scorer != nullptr) {
-      result->status = row.prompt_scorer->Add(wanted.position, logits);
-      if (!result->status.ok()) return;
-    }
-    if (row.sampler != nullptr && wanted.last) {
-      absl::StatusOr<SampledToken> sampled = row.sampler->Sample(logits);
-      result->status = sampled.status();
-      if (sampled.ok()) result->sampled = std::move(*sampled);
-    }
   }
 
   // Copies floats to host_out_ and waits.
@@ -246,10 +199,7 @@ class CudaBackend : public Backend {
   CudaKvCache cache_;
 
   // Of the step at work; kept for their memory.
-  std::vector<int32_t> chosen_;       // rows in the step
-  std::vector<int32_t> first_token_;  // of each row in the step; -1 for a row left out
-  std::vector<LogitsWanted> wanted_;
-  std::vector<size_t> row_begins_;
+  StepRows rows_;
   const int32_t* device_wanted_ = nullptr;
   PinnedMemory host_step_, host_out_;
   DeviceMemory device_step_;

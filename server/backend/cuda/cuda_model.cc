@@ -27,6 +27,34 @@ struct MatrixSources {
   RowOrder order = RowOrder::kPlain;
 };
 
+// What the CUDA kernels and the forward pass do not take.
+absl::Status CheckLayer(const LayerSpec& spec) {
+  const AttentionSpec& attention = spec.attention;
+  const MlpSpec& mlp = spec.mlp;
+  const ActivationSpec plain;
+  const std::pair<bool, const char*> missing[] = {
+      {attention.kind != AttentionKind::kGrouped, "latent attention"},
+      {attention.qkv_bias || attention.output_bias, "attention biases"},
+      {attention.sinks, "attention sinks"},
+      {mlp.bias, "biases of an MLP"},
+      {mlp.activation.limit != plain.limit || mlp.activation.sigmoid_scale != plain.sigmoid_scale ||
+           mlp.activation.up_offset != plain.up_offset,
+       "a clamped activation"},
+      {mlp.shared_intermediate_size > 0, "a shared expert"},
+      {mlp.kind == MlpKind::kMoe && mlp.router.score != RouterScore::kSoftmax, "a router other than softmax over all"},
+      {mlp.router.bias || mlp.router.selection_bias, "a router's bias"},
+      {mlp.router.num_groups > 1, "groups of experts"},
+  };
+  for (const auto& [present, what] : missing) {
+    if (present) return absl::UnimplementedError(absl::StrCat(what, ": not in the CUDA backend; use the CPU"));
+  }
+  if (attention.head_dim != 64 && attention.head_dim != 128 && attention.head_dim != 256) {
+    return absl::UnimplementedError(
+        absl::StrCat("\"head_dim\" ", attention.head_dim, "; the CUDA kernels take 64, 128 and 256"));
+  }
+  return absl::OkStatus();
+}
+
 class Loader {
  public:
   Loader(const Checkpoint& checkpoint, const std::function<void(const LoadProgress&)>& progress)
@@ -56,13 +84,6 @@ class Loader {
  private:
   absl::Status LoadLayer(const LayerSpec& spec, const LayerWeights& weights, CudaLayer* layer) {
     const AttentionSpec& attention = spec.attention;
-    if (attention.head_dim != 64 && attention.head_dim != 128 && attention.head_dim != 256) {
-      return absl::UnimplementedError(
-          absl::StrCat("head_dim ", attention.head_dim, "; the CUDA kernels take 64, 128 and 256"));
-    }
-    if (attention.qkv_bias || attention.output_bias || attention.sinks) {
-      return absl::UnimplementedError("attention biases and sinks are not in the CUDA backend");
-    }
     const int64_t hidden = model_->spec.hidden_size;
     const int64_t q_rows = int64_t{attention.num_query_heads} * attention.head_dim;
     const int64_t kv_rows = int64_t{attention.num_kv_heads} * attention.head_dim;
@@ -306,6 +327,13 @@ absl::StatusOr<std::unique_ptr<CudaModel>> LoadCudaModel(const Checkpoint& check
                                                          const std::function<void(const LoadProgress&)>& progress) {
   if (checkpoint.format() == LoadFormat::kSafetensors && checkpoint.reader() == nullptr) {
     return absl::FailedPreconditionError("the checkpoint is closed");
+  }
+  // Before any memory is spent.
+  const std::vector<LayerSpec>& layers = checkpoint.spec().layers;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (absl::Status status = CheckLayer(layers[i]); !status.ok()) {
+      return absl::Status(status.code(), absl::StrCat("layer ", i, ": ", status.message()));
+    }
   }
   return Loader(checkpoint, progress).Load();
 }

@@ -59,12 +59,7 @@ class TestModel {
     model_ = std::move(*model);
     forward_ = std::make_unique<cpu::Forward>(*model_, pool_);
     for (const LayerSpec& layer : model_->spec.layers) {
-      cpu::KvCache cache;
-      cache.num_blocks = num_blocks;
-      cache.kv_heads = layer.attention.num_kv_heads;
-      cache.block_size = block_size;
-      cache.head_dim = layer.attention.head_dim;
-      cache.value_dim = layer.attention.head_dim;
+      cpu::KvCache cache = cpu::KvCacheShape(layer.attention, {num_blocks, block_size});
       memory_.emplace_back();
       const int64_t elements = cache.k_elements() + cache.v_elements();
       cache.k = memory_.back().Reserve(elements);

@@ -105,7 +105,7 @@ TEST(Config, RefusesWhatIsNotSupportedAndSaysWhatIs) {
   auto parsed = ParseModelConfig(config.dump(), "", "");
   EXPECT_EQ(parsed.status().code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(parsed.status().message(),
-              HasSubstr("\"MambaForCausalLM\" is not supported; supported is Qwen3MoeForCausalLM"));
+              HasSubstr("\"MambaForCausalLM\" is not supported; supported are LlamaForCausalLM, MistralForCausalLM"));
   config = Qwen3();
   config["rope_scaling"] = {{"rope_type", "longrope"}, {"factor", 4.0}};
   EXPECT_THAT(ErrorOf(config),
