@@ -12,14 +12,35 @@ namespace {
 
 size_t AlignUp(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
+struct Device {
+  int32_t major = 0, sms = 0;
+  Device() {
+    int device = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+  }
+};
+
+const Device& ThisDevice() {
+  static const Device device;
+  return device;
+}
+
 // Query rows of one item at most: registers, and on sm_100 shared memory, hold no more.
-int32_t MostRows(int32_t v_head_dim) { return v_head_dim == 512 ? 64 : v_head_dim == 256 ? 16 : 32; }
+int32_t MostRows(int32_t v_head_dim) {
+  if (v_head_dim == 512) return 64;
+  if (v_head_dim == 256) return 16;
+  return ThisDevice().major == 9 ? 64 : 32;
+}
+
+int32_t MostQueryTokens(int32_t v_head_dim) { return v_head_dim == 512 ? 64 : v_head_dim == 256 ? 16 : 32; }
 
 // How the query rows of a KV head are divided into items.
 struct RowGroups {
   int32_t repeat;  // parts of a KV head's query heads
   int32_t rows;    // of a part
-  int32_t padded;  // that the kernel computes: 8, 16 or 32; 16 or 64 for 512 value dimensions
+  int32_t padded;  // that the kernel computes: 8, 16, 32 or 64; 16 or 64 for 512 value dimensions
 
   RowGroups(int32_t q_len, int32_t group, int32_t v_head_dim) : repeat(1) {
     while (repeat < group && (group % repeat != 0 || q_len * (group / repeat) > MostRows(v_head_dim)))
@@ -84,7 +105,7 @@ const char* CheckShapes(const FmhaDecodeParams& p) {
   if (FindLauncher(p, 10) == nullptr) {
     return "fmha decode: head_dim must be 64, 128, 256 or 512, or 576 with v_head_dim 512";
   }
-  if (p.q_len < 1 || p.q_len > MostRows(ValueDim(p))) {
+  if (p.q_len < 1 || p.q_len > MostQueryTokens(ValueDim(p))) {
     return "fmha decode: q_len must be 1 to 32, or 16 for head_dim 256, or 64 for head_dim 512 and MLA";
   }
   if (p.block_size < 16 || p.block_size > 256 || (p.block_size & (p.block_size - 1)) != 0) {
@@ -144,16 +165,6 @@ const char* EncodeMaps(EncodeTiled encode, const FmhaDecodeParams& p, const RowG
   return nullptr;
 }
 
-struct Device {
-  int32_t major = 0, sms = 0;
-  Device() {
-    int device = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-  }
-};
-
 }  // namespace
 
 size_t FmhaDecodeWorkspaceBytes(int32_t num_sequences, int32_t q_len, int32_t num_query_heads,
@@ -164,7 +175,7 @@ size_t FmhaDecodeWorkspaceBytes(int32_t num_sequences, int32_t q_len, int32_t nu
 
 const char* FmhaDecode(const FmhaDecodeParams& params, cudaStream_t stream) {
   if (const char* error = CheckShapes(params)) return error;
-  static const Device device;
+  const Device& device = ThisDevice();
   if (device.major != 9 && device.major != 10) return "fmha decode: the device is neither sm_90 nor sm_100";
   FmhaDecodeLauncher* launch = FindLauncher(params, device.major);
   if (launch == nullptr) return "fmha decode: on sm_90 head_dim must be 64, 128 or 256";

@@ -27,6 +27,9 @@ struct FmhaDecodeParams {
   // [num_sequences] which row of the block table a sequence uses, or null: its own index. Lets the tokens of a prompt
   // chunk be "sequences" that share a row.
   const int32_t* table_rows = nullptr;
+  // [num_sequences] index in q and out of each sequence's first query token, or null: sequence * q_len. Lets runs of
+  // prompt tokens and single tokens be attended to in two calls over the same q.
+  const int32_t* first_tokens = nullptr;
   // [num_sequences] keys of each sequence, the new tokens' included; at least q_len.
   const int32_t* lengths = nullptr;
   // [num_query_heads] extra logits in the softmax's denominator, or null.

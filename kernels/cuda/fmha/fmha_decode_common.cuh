@@ -144,6 +144,11 @@ class BlockTableWindow {
   const int32_t* table_;
 };
 
+// Index in q and out of a sequence's first query token.
+__device__ __forceinline__ int64_t FirstToken(const FmhaDecodeArgs& args, int32_t sequence) {
+  return args.p.first_tokens ? args.p.first_tokens[sequence] : int64_t{sequence} * args.p.q_len;
+}
+
 __device__ __forceinline__ FmhaItem DecodeItem(const FmhaDecodeArgs& args, const int2* sequences,
                                                int32_t index) {
   FmhaItem item;
@@ -210,7 +215,7 @@ __device__ __forceinline__ void WriteRow(const FmhaDecodeArgs& args, const FmhaI
   const int32_t group = args.p.num_query_heads / args.p.num_kv_heads;
   const int32_t head = item.kv_head * group + row % group;
   const float inverse = InverseSum(args, head, maximum, sum);
-  const int64_t token = int64_t{item.sequence} * args.p.q_len + row / group;
+  const int64_t token = FirstToken(args, item.sequence) + row / group;
   __nv_bfloat16* target = static_cast<__nv_bfloat16*>(args.p.out) +
                           (token * args.p.num_query_heads + head) * (32 * kPerLane) + lane * kPerLane;
 #pragma unroll

@@ -171,7 +171,7 @@ __device__ void ProduceTilesSm100(const FmhaDecodeArgs& args, const FmhaTensorMa
       for (int32_t box = 0; box < Traits::kKeyBoxes; ++box) {
         ptx::CpAsyncBulkTensor3d(shared.queries + box * Traits::kQueryBoxBytes, &maps.q, box * 64,
                                  item.kv_head * (args.p.num_query_heads / args.p.num_kv_heads),
-                                 item.sequence * args.p.q_len, shared.q_full, ptx::kEvictFirst);
+                                 static_cast<int32_t>(FirstToken(args, item.sequence)), shared.q_full, ptx::kEvictFirst);
       }
     }
     item_phase ^= 1;
@@ -423,7 +423,7 @@ class FmhaSoftmax {
     ptx::MbarrierWait(shared_.p_empty, tile % 2);
     ptx::Tcgen05FenceAfterThreadSync();
     if (whole) {
-      const int64_t head = int64_t{item.sequence} * args_.p.q_len * args_.p.num_query_heads +
+      const int64_t head = FirstToken(args_, item.sequence) * args_.p.num_query_heads +
                            item.kv_head * (args_.p.num_query_heads / args_.p.num_kv_heads);
       __nv_bfloat16* out = static_cast<__nv_bfloat16*>(args_.p.out) + head * Traits::kValueDim;
       ForEachOutput([&](int32_t row, int32_t dim, float value) {

@@ -1,11 +1,12 @@
 // FMHA decode for sm_90: the kernel.
 //
 // A few persistent CTAs an SM take work items (sequence, split, KV head) from a counter: SMs differ in how fast memory
-// serves them, by a third on an H200, so an even share would leave most of them waiting for the slowest. Warp 4 feeds
-// a ring of shared-memory slots through TMA, a slot being 64 keys or 64 values of one head; warps 0 to 3 each attend
-// to 16 of the 64 keys with mma.sync and keep their own running maximum, sum and output, which are merged once an
-// item. Query rows of one KV head (GQA group x query tokens) are packed into the N side: S^T = K Q^T and O^T = V^T
-// P^T, so that a group of 8 wastes nothing and each key is read once.
+// serves them, by a third on an H200, so an even share would leave most of them waiting for the slowest. The last warp feeds
+// a ring of shared-memory slots through TMA, a slot being 64 keys or 64 values of one head; four consumer warps each
+// attend to 16 of the 64 keys with mma.sync and keep their own running maximum, sum and output, which are merged once
+// an item. Query rows of one KV head (GQA group x query tokens) are packed into the N side: S^T = K Q^T and O^T = V^T
+// P^T, so that a group of 8 wastes nothing and each key is read once. More query rows than a warp's registers hold
+// (prompts) go to further teams of four warps, over the same slots.
 //
 // The CTA that finishes the last split of a (sequence, KV head) combines its splits, in split order: which CTA that is
 // varies from run to run, the sums do not.
@@ -20,33 +21,48 @@
 #include "kernels/cuda/fmha/fmha_decode_common.cuh"
 #include "kernels/cuda/ptx/mbarrier.cuh"
 #include "kernels/cuda/ptx/mma.cuh"
+#include "kernels/cuda/ptx/sync.cuh"
 #include "kernels/cuda/ptx/tma.cuh"
 
 namespace tessera::cuda {
 
-template <int kHeadDimension, int kNumRowTiles>
+template <int kHeadDimension, int kNumRowTiles, int kNumTeams = 1>
 struct FmhaDecodeTraits {
   static constexpr int kHeadDim = kHeadDimension;
-  static constexpr int kRowTiles = kNumRowTiles;  // of 8 query rows
-  static constexpr int kRows = 8 * kRowTiles;
-  static constexpr int kConsumerWarps = 4;
-  static constexpr int kThreads = 32 * (kConsumerWarps + 1);
+  static constexpr int kRowTiles = kNumRowTiles;  // of 8 query rows, of a team
+  static constexpr int kTeams = kNumTeams;
+  static constexpr int kTeamRows = 8 * kRowTiles;
+  static constexpr int kRows = kTeamRows * kTeams;
+  static constexpr int kTeamWarps = 4;  // each takes 16 keys of a tile
+  static constexpr int kConsumerWarps = kTeamWarps * kTeams;
+  // The producer warp would leave a register file's quarter with three warps, so 168 registers each. A whole warp group
+  // of producers, one of which works, can give theirs to the consumers.
+  static constexpr bool kMovesRegisters = kTeams > 1;
+  static constexpr int kThreads = 32 * (kConsumerWarps + (kMovesRegisters ? 4 : 1));
+  static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
+  static_assert(!kMovesRegisters || 4 * kProducerRegisters + kConsumerWarps * kConsumerRegisters <= 65536 / 32);
   static constexpr int kSlotBytes = kFmhaTileKeys * kHeadDim * 2;
   static constexpr int kBoxColumns = 64;  // 128 bytes, the width of the swizzle
   static constexpr int kBoxes = kHeadDim / kBoxColumns;
   static constexpr int kMergeStride = kHeadDim + 4;  // floats; spreads a fragment over the banks
-  static constexpr int kMergeBytes = kConsumerWarps * kRows * kMergeStride * 4;
-  static constexpr int kSmallBytes = 5760;  // barriers, lengths and split prefix sums, merge statistics
+  static constexpr int kMergeBytes = kTeamWarps * kRows * kMergeStride * 4;
+  // Several teams leave a warp too few registers to keep the queries there.
+  static constexpr bool kQueriesInShared = kTeams > 1 && kHeadDim > 64;
+  static constexpr int kQueryBytes = kQueriesInShared ? kRows * kHeadDim * 2 : 0;
+  static constexpr int kMostSlots = 16;
+  // Merge statistics, barriers, the item queue, the flag, and each sequence's splits and length.
+  static constexpr int kSmallBytes = kTeamWarps * kRows * 8 + kMostSlots * 16 + kFmhaItemQueue * 20 + 8 +
+                                     (kFmhaMaxSequences + 1) * 8 + 128;
   // Several small CTAs an SM hide each other's waits between items; 228 KB an SM, of which 1 KB a CTA is reserved.
   static constexpr int SlotsThatFit(int ctas) {
-    return (233472 / ctas - 1024 - 1024 - 512 - kMergeBytes - kSmallBytes) / kSlotBytes;
+    return (233472 / ctas - 1024 - 1024 - 512 - kQueryBytes - kMergeBytes - kSmallBytes) / kSlotBytes;
   }
   static constexpr int kCtasPerSm = SlotsThatFit(4) >= 3 && kRowTiles == 1   ? 4
                                     : SlotsThatFit(3) >= 3 && kRowTiles == 1 ? 3
                                     : SlotsThatFit(2) >= 2 && kRowTiles < 4  ? 2
                                                                              : 1;
-  static constexpr int kSlots = SlotsThatFit(kCtasPerSm) < 16 ? SlotsThatFit(kCtasPerSm) : 16;
-  static constexpr int kSharedBytes = 1024 + kSlots * kSlotBytes + kMergeBytes + kSmallBytes;
+  static constexpr int kSlots = SlotsThatFit(kCtasPerSm) < kMostSlots ? SlotsThatFit(kCtasPerSm) : kMostSlots;
+  static constexpr int kSharedBytes = 1024 + kSlots * kSlotBytes + kQueryBytes + kMergeBytes + kSmallBytes;
   static_assert(kHeadDim % 64 == 0, "a head is cut into boxes of 64 columns");
   static_assert(kSlots >= 2, "a key and a value slot must fit");
 };
@@ -54,8 +70,9 @@ struct FmhaDecodeTraits {
 template <class Traits>
 struct FmhaShared {
   uint8_t* slots;
-  float* merge_out;     // [warp][row][kMergeStride]
-  float2* merge_stats;  // [warp][row]
+  uint8_t* queries;     // kQueriesInShared: [row][kHeadDim], the 16-byte chunks of a row swizzled
+  float* merge_out;     // [warp of the team][row][kMergeStride]
+  float2* merge_stats;  // [warp of the team][row]
   uint64_t* full;
   uint64_t* empty;
   FmhaItemQueue items;
@@ -64,9 +81,10 @@ struct FmhaShared {
 
   __device__ explicit FmhaShared(uint8_t* base) {
     slots = base + (1024 - ptx::SharedAddress(base) % 1024) % 1024;
-    merge_out = reinterpret_cast<float*>(slots + Traits::kSlots * Traits::kSlotBytes);
+    queries = slots + Traits::kSlots * Traits::kSlotBytes;
+    merge_out = reinterpret_cast<float*>(queries + Traits::kQueryBytes);
     merge_stats = reinterpret_cast<float2*>(merge_out + Traits::kMergeBytes / 4);
-    full = reinterpret_cast<uint64_t*>(merge_stats + Traits::kConsumerWarps * Traits::kRows);
+    full = reinterpret_cast<uint64_t*>(merge_stats + Traits::kTeamWarps * Traits::kRows);
     empty = full + Traits::kSlots;
     items.full = empty + Traits::kSlots;
     items.empty = items.full + kFmhaItemQueue;
@@ -118,37 +136,94 @@ __device__ void ProduceTiles(const FmhaDecodeArgs& args, const CUtensorMap* k_ma
   items.Finish();
 }
 
-// Running softmax of one consumer warp over its 16 keys a tile, for kRows query rows, in the log2 domain. A lane holds
-// rows 8 tile + 2 (lane % 4) + {0, 1}.
+// Running softmax of one consumer warp over its 16 keys a tile, for its team's query rows, in the log2 domain. A lane
+// holds rows 8 tile + 2 (lane % 4) + {0, 1} of the team's.
 template <class Traits>
 struct FmhaWarpState {
-  uint32_t q[Traits::kRowTiles][Traits::kHeadDim / 16][2];  // B fragments of Q^T
+  // B fragments of Q^T, unless the queries are in shared memory.
+  uint32_t q[Traits::kQueriesInShared ? 1 : Traits::kRowTiles][Traits::kHeadDim / 16][2];
   float out[Traits::kRowTiles][Traits::kHeadDim / 16][4];   // O^T
   float maximum[Traits::kRowTiles][2];
   float sum[Traits::kRowTiles][2];  // this lane's keys only
 };
 
+// Where row `row` of an item's query rows lies in q; null past the last.
 template <class Traits>
-__device__ __forceinline__ void LoadQueries(const FmhaDecodeArgs& args, const FmhaItem& item, int32_t lane,
-                                            FmhaWarpState<Traits>& state) {
+__device__ __forceinline__ const __nv_bfloat16* QueryRow(const FmhaDecodeArgs& args, const FmhaItem& item,
+                                                         int64_t first_token, int32_t row) {
+  if (row >= args.group_rows) return nullptr;
   const int32_t group = args.p.num_query_heads / args.p.num_kv_heads;
+  const int64_t head = item.kv_head * group + row % group;
+  return static_cast<const __nv_bfloat16*>(args.p.q) +
+         ((first_token + row / group) * args.p.num_query_heads + head) * Traits::kHeadDim;
+}
+
+template <class Traits>
+__device__ __forceinline__ uint8_t* QueryChunk(uint8_t* queries, int32_t row, int32_t chunk) {
+  return queries + row * (Traits::kHeadDim * 2) + ((chunk & ~7) | ((chunk ^ row) & 7)) * 16;
+}
+
+// Starts an item: its queries, and an empty softmax. Where the queries go to shared memory, the consumers meet after it.
+template <class Traits>
+__device__ __forceinline__ void LoadQueries(const FmhaDecodeArgs& args, const FmhaItem& item,
+                                            const FmhaShared<Traits>& shared, int32_t first_row, int32_t warp,
+                                            int32_t lane, FmhaWarpState<Traits>& state) {
+  const int64_t first_token = FirstToken(args, item.sequence);
+  if constexpr (Traits::kQueriesInShared) {
+    constexpr int32_t kChunks = Traits::kHeadDim / 8;
+#pragma unroll 4
+    for (int32_t i = warp * 32 + lane; i < Traits::kRows * kChunks; i += 32 * Traits::kConsumerWarps) {
+      const int32_t row = i / kChunks, chunk = i % kChunks;
+      const __nv_bfloat16* source = QueryRow<Traits>(args, item, first_token, row);
+      *reinterpret_cast<uint4*>(QueryChunk<Traits>(shared.queries, row, chunk)) =
+          source ? reinterpret_cast<const uint4*>(source)[chunk] : make_uint4(0, 0, 0, 0);
+    }
+    ptx::NamedBarrierSync(1, 32 * Traits::kConsumerWarps);
+  }
 #pragma unroll
   for (int32_t tile = 0; tile < Traits::kRowTiles; ++tile) {
-    const int32_t row = tile * 8 + lane / 4;
-    const bool valid = row < args.group_rows;
-    const int64_t token = int64_t{item.sequence} * args.p.q_len + row / group;
-    const int64_t head = item.kv_head * group + row % group;
-    const uint32_t* source =
-        reinterpret_cast<const uint32_t*>(static_cast<const __nv_bfloat16*>(args.p.q) +
-                                          (token * args.p.num_query_heads + head) * Traits::kHeadDim);
+    if constexpr (!Traits::kQueriesInShared) {
+      const uint32_t* source = reinterpret_cast<const uint32_t*>(
+          QueryRow<Traits>(args, item, first_token, first_row + tile * 8 + lane / 4));
+#pragma unroll
+      for (int32_t step = 0; step < Traits::kHeadDim / 16; ++step) {
+        state.q[tile][step][0] = source ? source[step * 8 + lane % 4] : 0;
+        state.q[tile][step][1] = source ? source[step * 8 + 4 + lane % 4] : 0;
+      }
+    }
 #pragma unroll
     for (int32_t step = 0; step < Traits::kHeadDim / 16; ++step) {
-      state.q[tile][step][0] = valid ? source[step * 8 + lane % 4] : 0;
-      state.q[tile][step][1] = valid ? source[step * 8 + 4 + lane % 4] : 0;
       for (float& value : state.out[tile][step]) value = 0.0f;
     }
     state.maximum[tile][0] = state.maximum[tile][1] = -INFINITY;
     state.sum[tile][0] = state.sum[tile][1] = 0.0f;
+  }
+}
+
+// The B fragments of Q^T of 16 dimensions, all row tiles of the team.
+template <class Traits>
+__device__ __forceinline__ void QueryFragments(const FmhaShared<Traits>& shared,
+                                               const FmhaWarpState<Traits>& state, int32_t first_row,
+                                               int32_t step, int32_t lane,
+                                               uint32_t (&b)[Traits::kRowTiles][2]) {
+  if constexpr (Traits::kQueriesInShared) {
+    static_assert(Traits::kRowTiles % 2 == 0, "row tiles are loaded in pairs");
+#pragma unroll
+    for (int32_t tile = 0; tile < Traits::kRowTiles; tile += 2) {
+      uint32_t loaded[4];
+      const int32_t row = first_row + (tile + lane / 16) * 8 + lane % 8;
+      ptx::LdmatrixX4(loaded, ptx::SharedAddress(QueryChunk<Traits>(shared.queries, row, step * 2 + lane / 8 % 2)));
+      b[tile][0] = loaded[0];
+      b[tile][1] = loaded[1];
+      b[tile + 1][0] = loaded[2];
+      b[tile + 1][1] = loaded[3];
+    }
+  } else {
+#pragma unroll
+    for (int32_t tile = 0; tile < Traits::kRowTiles; ++tile) {
+      b[tile][0] = state.q[tile][step][0];
+      b[tile][1] = state.q[tile][step][1];
+    }
   }
 }
 
@@ -159,8 +234,8 @@ __device__ __forceinline__ uint32_t SwizzledAddress(uint32_t slot, int32_t row, 
 
 // S^T = K Q^T for 16 keys of the slot, starting at row `first`.
 template <class Traits>
-__device__ __forceinline__ void ScoreKeys(uint32_t slot, int32_t first, int32_t lane,
-                                          const FmhaWarpState<Traits>& state,
+__device__ __forceinline__ void ScoreKeys(const FmhaShared<Traits>& shared, uint32_t slot, int32_t first,
+                                          int32_t first_row, int32_t lane, const FmhaWarpState<Traits>& state,
                                           float (&scores)[Traits::kRowTiles][4]) {
   const int32_t row = first + lane % 8 + (lane / 8) % 2 * 8;
   float odd[Traits::kRowTiles][4];  // two chains of dependent multiplications instead of one
@@ -169,13 +244,16 @@ __device__ __forceinline__ void ScoreKeys(uint32_t slot, int32_t first, int32_t 
     for (float& value : scores[tile]) value = 0.0f;
     for (float& value : odd[tile]) value = 0.0f;
   }
-#pragma unroll
+  // Unrolled further, fragments from shared memory are fetched so far ahead that registers run out.
+#pragma unroll(Traits::kQueriesInShared ? 2 : Traits::kHeadDim / 16)
   for (int32_t step = 0; step < Traits::kHeadDim / 16; ++step) {
     uint32_t a[4];
     ptx::LdmatrixX4(a, SwizzledAddress(slot, row, step * 2 + lane / 16));
+    uint32_t b[Traits::kRowTiles][2];
+    QueryFragments(shared, state, first_row, step, lane, b);
 #pragma unroll
     for (int32_t tile = 0; tile < Traits::kRowTiles; ++tile) {
-      ptx::MmaM16N8K16(step % 2 ? odd[tile] : scores[tile], a, state.q[tile][step]);
+      ptx::MmaM16N8K16(step % 2 ? odd[tile] : scores[tile], a, b[tile]);
     }
   }
 #pragma unroll
@@ -186,15 +264,15 @@ __device__ __forceinline__ void ScoreKeys(uint32_t slot, int32_t first, int32_t 
 
 // Masks keys that a query row must not see. `first_key` is the position of the fragment's first key.
 template <class Traits>
-__device__ __forceinline__ void MaskScores(const FmhaDecodeArgs& args, int32_t length, int32_t first_key,
-                                           int32_t lane, float (&scores)[Traits::kRowTiles][4]) {
+__device__ __forceinline__ void MaskScores(const FmhaDecodeArgs& args, int32_t length, int32_t first_row,
+                                           int32_t first_key, int32_t lane, float (&scores)[Traits::kRowTiles][4]) {
   const int32_t group = args.p.num_query_heads / args.p.num_kv_heads;
 #pragma unroll
   for (int32_t tile = 0; tile < Traits::kRowTiles; ++tile) {
 #pragma unroll
     for (int32_t i = 0; i < 4; ++i) {
       const int32_t key = first_key + lane / 4 + i / 2 * 8;
-      const int32_t row = tile * 8 + lane % 4 * 2 + i % 2;
+      const int32_t row = first_row + tile * 8 + lane % 4 * 2 + i % 2;
       const int32_t position = length - args.p.q_len + min(row / group, args.p.q_len - 1);
       const bool in_window = args.p.sliding_window <= 0 || key > position - args.p.sliding_window;
       if (key > position || !in_window) scores[tile][i] = -INFINITY;
@@ -278,10 +356,10 @@ __device__ __forceinline__ void AddValues(uint32_t slot, int32_t first, int32_t 
   }
 }
 
-// Puts one warp's result of an item into shared memory.
+// Puts one warp's result of an item into shared memory; `warp` is its number in the team.
 template <class Traits>
-__device__ __forceinline__ void StoreForMerge(const FmhaShared<Traits>& shared, int32_t warp, int32_t lane,
-                                              FmhaWarpState<Traits>& state) {
+__device__ __forceinline__ void StoreForMerge(const FmhaShared<Traits>& shared, int32_t first_row,
+                                              int32_t warp, int32_t lane, FmhaWarpState<Traits>& state) {
 #pragma unroll
   for (int32_t tile = 0; tile < Traits::kRowTiles; ++tile) {
 #pragma unroll
@@ -290,7 +368,7 @@ __device__ __forceinline__ void StoreForMerge(const FmhaShared<Traits>& shared, 
       sum += __shfl_xor_sync(~0u, sum, 4);
       sum += __shfl_xor_sync(~0u, sum, 8);
       sum += __shfl_xor_sync(~0u, sum, 16);
-      const int32_t row = tile * 8 + lane % 4 * 2 + column;
+      const int32_t row = first_row + tile * 8 + lane % 4 * 2 + column;
       if (lane < 4)
         shared.merge_stats[warp * Traits::kRows + row] = make_float2(state.maximum[tile][column], sum);
       float* out = shared.merge_out + (warp * Traits::kRows + row) * Traits::kMergeStride;
@@ -303,7 +381,7 @@ __device__ __forceinline__ void StoreForMerge(const FmhaShared<Traits>& shared, 
   }
 }
 
-// Adds up the four warps' results of an item, in warp order; a warp takes every fourth row. A sequence of one split
+// Adds up the results of a team's four warps, in warp order; rows are shared out among all warps. A sequence of one split
 // is finished here, else the partial result goes to the workspace.
 template <class Traits>
 __device__ __forceinline__ void MergeWarps(const FmhaDecodeArgs& args, const FmhaItem& item,
@@ -312,14 +390,14 @@ __device__ __forceinline__ void MergeWarps(const FmhaDecodeArgs& args, const Fmh
   for (int32_t row = warp; row < args.group_rows; row += Traits::kConsumerWarps) {
     float maximum = -INFINITY;
 #pragma unroll
-    for (int32_t w = 0; w < Traits::kConsumerWarps; ++w) {
+    for (int32_t w = 0; w < Traits::kTeamWarps; ++w) {
       maximum = fmaxf(maximum, shared.merge_stats[w * Traits::kRows + row].x);
     }
     const float base = maximum == -INFINITY ? 0.0f : maximum;
     float out[kPerLane] = {};
     float sum = 0.0f;
 #pragma unroll
-    for (int32_t w = 0; w < Traits::kConsumerWarps; ++w) {
+    for (int32_t w = 0; w < Traits::kTeamWarps; ++w) {
       const float2 stats = shared.merge_stats[w * Traits::kRows + row];
       const float weight = ptx::Exp2(stats.x - base);
       sum += stats.y * weight;
@@ -350,27 +428,29 @@ __device__ void ConsumeTiles(const FmhaDecodeArgs& args, const FmhaShared<Traits
   constexpr uint32_t kConsumers = 32 * Traits::kConsumerWarps;
   RingCursor<Traits::kSlots> ring;
   FmhaWarpState<Traits> state;
+  const int32_t team_warp = warp % Traits::kTeamWarps;
+  const int32_t first_row = warp / Traits::kTeamWarps * Traits::kTeamRows;
   RingCursor<kFmhaItemQueue> queue;
   while (true) {
     const int32_t index = shared.items.Take(queue, lane);
     if (index >= num_items) break;
     const FmhaItem item = DecodeItem(args, shared.sequences, index);
     const int32_t length = item.splits.end;
-    LoadQueries(args, item, lane, state);
+    LoadQueries(args, item, shared, first_row, warp, lane, state);
     // Keys that every query token sees need no mask.
     const int32_t all_see_until = length - args.p.q_len + 1;
     const int32_t all_see_from = args.p.sliding_window > 0 ? length - args.p.sliding_window : 0;
     for (int32_t tile = item.begin; tile < item.end; tile += kFmhaTileKeys) {
-      const int32_t first_key = tile + warp * 16;
+      const int32_t first_key = tile + team_warp * 16;
       const bool any = first_key < item.end;
       uint32_t weights[Traits::kRowTiles][2];
       ptx::MbarrierWait(&shared.full[ring.slot], ring.phase);
       if (any) {
         float scores[Traits::kRowTiles][4];
-        ScoreKeys(ptx::SharedAddress(shared.slots + ring.slot * Traits::kSlotBytes), warp * 16, lane, state,
-                  scores);
+        ScoreKeys(shared, ptx::SharedAddress(shared.slots + ring.slot * Traits::kSlotBytes), team_warp * 16,
+                  first_row, lane, state, scores);
         if (first_key + 16 > all_see_until || first_key < all_see_from) {
-          MaskScores<Traits>(args, length, first_key, lane, scores);
+          MaskScores<Traits>(args, length, first_row, first_key, lane, scores);
         }
         UpdateSoftmax(args.scale_log2, state, scores, weights);
       }
@@ -379,14 +459,14 @@ __device__ void ConsumeTiles(const FmhaDecodeArgs& args, const FmhaShared<Traits
       ring.Next();
       ptx::MbarrierWait(&shared.full[ring.slot], ring.phase);
       if (any) {
-        AddValues(ptx::SharedAddress(shared.slots + ring.slot * Traits::kSlotBytes), warp * 16,
+        AddValues(ptx::SharedAddress(shared.slots + ring.slot * Traits::kSlotBytes), team_warp * 16,
                   item.end - first_key, lane, weights, state);
       }
       __syncwarp();
       if (lane == 0) ptx::MbarrierArrive(&shared.empty[ring.slot]);
       ring.Next();
     }
-    StoreForMerge(shared, warp, lane, state);
+    StoreForMerge(shared, first_row, team_warp, lane, state);
     ptx::NamedBarrierSync(1, kConsumers);
     MergeWarps(args, item, shared, warp, lane);
     if (item.splits.count > 1) {
@@ -417,9 +497,11 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kCtasPerSm)
   if (warp == 0) ScanSplits(args, shared.sequences, lane);
   __syncthreads();
   const int32_t num_items = shared.sequences[args.p.num_sequences].x * args.p.num_kv_heads;
-  if (warp == Traits::kConsumerWarps) {
-    ProduceTiles<Traits>(args, &k_map, &v_map, shared, num_items, lane);
+  if (warp >= Traits::kConsumerWarps) {
+    if constexpr (Traits::kMovesRegisters) ptx::SetmaxnregDec<Traits::kProducerRegisters>();
+    if (warp == Traits::kConsumerWarps) ProduceTiles<Traits>(args, &k_map, &v_map, shared, num_items, lane);
   } else {
+    if constexpr (Traits::kMovesRegisters) ptx::SetmaxnregInc<Traits::kConsumerRegisters>();
     ConsumeTiles<Traits>(args, shared, num_items, warp, lane);
   }
 }

@@ -4,10 +4,10 @@
 namespace tessera::cuda {
 namespace {
 
-template <int kRowTiles>
+template <int kRowTiles, int kTeams = 1>
 cudaError_t LaunchRows(const FmhaDecodeArgs& args, const FmhaTensorMaps& maps, int32_t num_sms,
                        cudaStream_t stream) {
-  using Traits = FmhaDecodeTraits<128, kRowTiles>;
+  using Traits = FmhaDecodeTraits<128, kRowTiles, kTeams>;
   return LaunchFmhaDecode<Traits, FmhaDecodeKernel<Traits>>(args, num_sms, stream, maps.k, maps.v);
 }
 
@@ -22,6 +22,8 @@ cudaError_t LaunchFmhaDecodeSm90D128(const FmhaDecodeArgs& args, int32_t rows, c
       return LaunchRows<2>(args, maps, num_sms, stream);
     case 32:
       return LaunchRows<4>(args, maps, num_sms, stream);
+    case 64:
+      return LaunchRows<4, 2>(args, maps, num_sms, stream);
     default:
       return cudaErrorInvalidValue;
   }

@@ -24,6 +24,18 @@ __device__ __forceinline__ void FenceProxyAsyncShared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// Gives registers of the warp group back, or takes more, until each of its threads has kCount. All of its warps call it.
+template <int kCount>
+__device__ __forceinline__ void SetmaxnregDec() {
+  static_assert(kCount % 8 == 0 && kCount >= 24 && kCount <= 256, "a multiple of 8 from 24 to 256");
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(kCount));
+}
+template <int kCount>
+__device__ __forceinline__ void SetmaxnregInc() {
+  static_assert(kCount % 8 == 0 && kCount >= 24 && kCount <= 256, "a multiple of 8 from 24 to 256");
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(kCount));
+}
+
 // Barrier `id` among `threads` threads of the CTA; true in all of them if `any` is true in one.
 __device__ __forceinline__ bool NamedBarrierRedOr(uint32_t id, uint32_t threads, bool any) {
   uint32_t result;

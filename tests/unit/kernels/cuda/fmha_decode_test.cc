@@ -211,18 +211,18 @@ TEST_P(FmhaDecodeShapes, EqualsDoublePrecision) {
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, FmhaDecodeShapes,
-    testing::Values(Shape{8, 1, 128, 64, {1}}, Shape{8, 1, 128, 64, {64, 65, 63, 1, 128}},
-                    Shape{64, 8, 128, 64, {1000, 17, 4097, 2, 640}},
-                    Shape{32, 4, 128, 16, {333, 16, 15, 1025, 2048}}, Shape{16, 8, 128, 128, {500, 129, 1}},
-                    Shape{4, 4, 128, 256, {700, 256}}, Shape{64, 8, 64, 64, {1, 100, 5000}},
-                    Shape{64, 4, 64, 16, {777, 31}}, Shape{32, 1, 128, 64, {300, 65}},
-                    Shape{16, 2, 256, 64, {900, 3}}, Shape{16, 1, 256, 16, {70, 2000}},
-                    Shape{32, 4, 128, 64, {130, 4, 999}, 2}, Shape{32, 4, 128, 16, {130, 4, 3000}, 4},
-                    Shape{32, 8, 128, 64, {500, 2000, 64}, 1, 128},
-                    Shape{64, 8, 64, 16, {500, 2000, 129}, 1, 128, true},
-                    Shape{32, 4, 128, 64, {500, 70}, 3, 100, true},
-                    Shape{64, 8, 64, 64, {1, 900}, 1, 0, true}, Shape{16, 4, 64, 128, {200, 1, 385}, 2, 70},
-                    Shape{64, 1, 128, 64, {300, 65}}, Shape{24, 1, 256, 32, {140}, 2}));
+    testing::Values(
+        Shape{8, 1, 128, 64, {1}}, Shape{8, 1, 128, 64, {64, 65, 63, 1, 128}},
+        Shape{64, 8, 128, 64, {1000, 17, 4097, 2, 640}}, Shape{32, 4, 128, 16, {333, 16, 15, 1025, 2048}},
+        Shape{16, 8, 128, 128, {500, 129, 1}}, Shape{4, 4, 128, 256, {700, 256}},
+        Shape{64, 8, 64, 64, {1, 100, 5000}}, Shape{64, 4, 64, 16, {777, 31}},
+        Shape{32, 1, 128, 64, {300, 65}}, Shape{16, 2, 256, 64, {900, 3}}, Shape{16, 1, 256, 16, {70, 2000}},
+        Shape{32, 4, 128, 64, {130, 4, 999}, 2}, Shape{32, 4, 128, 16, {130, 4, 3000}, 4},
+        Shape{32, 8, 128, 64, {500, 2000, 64}, 1, 128}, Shape{64, 8, 64, 16, {500, 2000, 129}, 1, 128, true},
+        Shape{32, 4, 128, 64, {500, 70}, 3, 100, true}, Shape{64, 8, 64, 64, {1, 900}, 1, 0, true},
+        Shape{16, 4, 64, 128, {200, 1, 385}, 2, 70}, Shape{64, 1, 128, 64, {300, 65}},
+        Shape{24, 1, 256, 32, {140}, 2}, Shape{32, 4, 128, 16, {130, 8, 3000}, 8},
+        Shape{64, 8, 64, 64, {900, 31}, 7, 0, true}, Shape{40, 1, 128, 64, {333}, 1, 100, true}));
 
 // Many splits.
 INSTANTIATE_TEST_SUITE_P(LongShapes, FmhaDecodeShapes,
@@ -257,6 +257,71 @@ TEST(FmhaDecode, DoesNotDependOnTheBatch) {
     EXPECT_TRUE(std::equal(alone.begin(), alone.end(), batch.begin() + i * row)) << "sequence " << i;
   }
 }
+
+// The tokens of a prompt chunk, attended to in aligned runs and one by one: the same bits.
+class FmhaDecodeRuns : public testing::TestWithParam<std::pair<Shape, int32_t>> {};
+
+TEST_P(FmhaDecodeRuns, EqualSingleTokens) {
+  TESSERA_REQUIRE_GPU();
+  const auto& [shape, run] = GetParam();
+  const Problem problem(shape);
+  DeviceBuffer<uint16_t> q(problem.q), k(problem.k), v(problem.v);
+  DeviceBuffer<int32_t> table(problem.table);
+  DeviceBuffer<float> sinks(problem.sinks);
+  // Attends with runs of `length` tokens whose first tokens are `firsts`; what it leaves out stays as it is.
+  const auto attend = [&](int32_t length, const std::vector<int32_t>& firsts, DeviceBuffer<uint16_t>* out) {
+    std::vector<int32_t> lengths;
+    for (int32_t first : firsts) lengths.push_back(shape.lengths[0] - shape.q_len + first + length);
+    DeviceBuffer<int32_t> d_firsts(firsts), d_lengths(lengths), rows(std::vector<int32_t>(firsts.size(), 0));
+    DeviceBuffer<uint8_t> workspace(
+        FmhaDecodeWorkspaceBytes(firsts.size(), length, shape.query_heads, shape.kv_heads, shape.head_dim));
+    EXPECT_EQ(cudaMemset(workspace.get(), 0, 256 + 512 * shape.kv_heads * 4), cudaSuccess);
+    FmhaDecodeParams p;
+    p.q = q.get();
+    p.out = out->get();
+    p.k_cache = k.get();
+    p.v_cache = v.get();
+    p.block_table = table.get();
+    p.table_rows = rows.get();
+    p.first_tokens = d_firsts.get();
+    p.lengths = d_lengths.get();
+    p.sinks = shape.sinks ? sinks.get() : nullptr;
+    p.num_sequences = firsts.size();
+    p.q_len = length;
+    p.num_query_heads = shape.query_heads;
+    p.num_kv_heads = shape.kv_heads;
+    p.head_dim = shape.head_dim;
+    p.num_blocks = problem.num_blocks;
+    p.block_size = shape.block_size;
+    p.block_table_stride = problem.stride;
+    p.sliding_window = shape.window;
+    p.softmax_scale = 1.0f / std::sqrt(float(shape.head_dim));
+    p.workspace = workspace.get();
+    EXPECT_EQ(FmhaDecode(p, nullptr), nullptr);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  };
+  DeviceBuffer<uint16_t> one_by_one(problem.q.size()), in_runs(problem.q.size());
+  std::vector<int32_t> all(shape.q_len), firsts, rest;
+  std::iota(all.begin(), all.end(), 0);
+  attend(1, all, &one_by_one);
+  for (int32_t token = 0, start = shape.lengths[0] - shape.q_len; token < shape.q_len;) {
+    const bool whole = (start + token) % run == 0 && token + run <= shape.q_len;
+    (whole ? firsts : rest).push_back(token);
+    token += whole ? run : 1;
+  }
+  std::reverse(firsts.begin(), firsts.end());
+  ASSERT_GT(firsts.size(), 1u);
+  attend(run, firsts, &in_runs);
+  if (!rest.empty()) attend(1, rest, &in_runs);
+  EXPECT_EQ(one_by_one.Read(), in_runs.Read());
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, FmhaDecodeRuns,
+                         testing::Values(std::pair{Shape{32, 4, 128, 16, {1103}, 40}, 8},
+                                         std::pair{Shape{32, 4, 128, 64, {203}, 75}, 4},
+                                         std::pair{Shape{64, 8, 64, 64, {700}, 33, 100, true}, 8},
+                                         std::pair{Shape{16, 2, 256, 64, {330}, 20}, 2},
+                                         std::pair{Shape{4, 4, 128, 32, {600}, 70}, 32}));
 
 TEST(FmhaDecode, RefusesShapesItCannotTake) {
   FmhaDecodeParams p;
