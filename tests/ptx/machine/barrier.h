@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <string>
 
+#include "tests/ptx/machine/extension.h"
+#include "tests/ptx/machine/lanes.h"
+
 namespace tessera::ptx {
 
 class CtaBarriers {
@@ -36,7 +39,8 @@ class ClusterBarrier {
  public:
   void SetThreads(uint32_t live) { expected_ = live; }
   void Arrive(uint32_t threads);
-  void OnExit(uint32_t threads);  // exited threads count as arrived
+  // Exited threads count as arrived for good; `arrived` of them had arrived in the phase under way.
+  void OnExit(uint32_t threads, uint32_t arrived);
   uint64_t generation() const { return generation_; }
   std::string Describe() const;
 
@@ -45,6 +49,12 @@ class ClusterBarrier {
   uint64_t generation_ = 0;
   uint32_t arrived_ = 0;
   uint32_t expected_ = 0;
+};
+
+// What each lane of a warp has arrived at and not yet waited for.
+struct ClusterArrival : ExtensionState {
+  LaneMask arrived = 0;
+  uint64_t generation[kWarpSize] = {};
 };
 
 }  // namespace tessera::ptx

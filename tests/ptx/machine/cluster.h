@@ -33,7 +33,7 @@ class Cta : public Extensible {
   CtaBarriers& barriers() { return barriers_; }
   std::vector<std::unique_ptr<Warp>>& warps() { return warps_; }
   uint32_t window_base() const { return rank_ << kSharedWindowBits; }
-  uint32_t dynamic_shared_offset() const;
+  uint32_t dynamic_shared_offset() const { return dynamic_shared_offset_; }
   bool exited() const;
 
  private:
@@ -41,6 +41,7 @@ class Cta : public Extensible {
   Cluster& cluster_;
   Dim3 id_;
   uint32_t rank_;
+  uint32_t dynamic_shared_offset_;
   SharedMemory shared_;
   CtaBarriers barriers_;
   std::vector<std::unique_ptr<Warp>> warps_;
@@ -65,6 +66,10 @@ class Cluster : public Extensible {
   // faults with their location; a deadlock is one.
   bool Run(uint64_t budget);
 
+  // The warp has just synchronised with others; it executes a fence.proxy.async. For all shared memory of the cluster.
+  void NoteSynchronised(const Warp& warp);
+  void FenceProxyAsync(const Warp& warp);
+
   uint64_t now() const {
     return now_;
   }  // warp instructions executed so far; the clock of %clock and of the queue
@@ -82,7 +87,6 @@ class Cluster : public Extensible {
   ClusterBarrier barrier_;
   std::vector<std::unique_ptr<Cta>> ctas_;
   std::vector<Warp*> warps_;  // of all CTAs
-  size_t next_warp_ = 0;
   uint64_t now_ = 0;
   uint64_t progress_ = 0;
   int stuck_ = 0;

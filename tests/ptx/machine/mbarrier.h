@@ -20,6 +20,8 @@ class Mbarrier {
   void ArriveDrop(uint32_t count);
   void ExpectTx(int64_t bytes);
   void CompleteTx(int64_t bytes);
+  // One more arrival pending in this phase: cp.async.mbarrier.arrive without .noinc.
+  void AddPending();
 
   // True once the phase of this parity has completed: the current phase has the other parity.
   bool TestParity(uint32_t parity) const { return (phase_ & 1) != (parity & 1); }

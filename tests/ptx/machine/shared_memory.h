@@ -50,12 +50,16 @@ class SharedMemory {
 
   // fence.proxy.async by a warp, and "this warp has just synchronised with others" (barrier, mbarrier wait).
   void FenceProxyAsync(int warp);
-  void NoteSynchronised(int warp) { synchronised_[warp] = time_; }
+  void NoteSynchronised(int warp) { synchronised_[warp] = time_++; }
 
   // mbarrier objects. Raise kMbarrier where there is none, or one already.
   Mbarrier& InitMbarrier(uint32_t offset, uint32_t count, int warp);
   void InvalidateMbarrier(uint32_t offset);
   Mbarrier& At(uint32_t offset);
+  // For the async proxy (complete_tx, commit): also raises if the initialisation was not made visible to it by a
+  // fence.mbarrier_init or fence.proxy.async.
+  Mbarrier& AsyncAt(uint32_t offset);
+  void FenceMbarrierInit(int warp) { init_fenced_[warp] = time_++; }
   const std::map<uint32_t, Mbarrier>& mbarriers() const { return mbarriers_; }
 
   // Unchecked, for dumps and for the loader.
@@ -65,17 +69,24 @@ class SharedMemory {
   struct Granule {         // 4 bytes
     uint32_t written = 0;  // time of the last generic write; 0 if none since the last async write
     uint16_t writer = 0;
-    uint8_t defined = 0;                                         // a bit a byte
-    uint8_t readers : 4 = 0, writers : 3 = 0, mbarrier : 1 = 0;  // asynchronous operations under way
+    uint8_t defined : 4 = 0;  // a bit a byte
+    uint8_t writers : 3 = 0;  // asynchronous operations under way
+    uint8_t mbarrier : 1 = 0;
+    uint8_t readers = 0;
   };
   void CheckBounds(uint32_t offset, uint32_t bytes, const char* what) const;
+  bool VisibleToAsync(const Granule& g) const;
+  void CheckAccess(uint32_t offset, uint32_t bytes, bool store, const char* what) const;
+  template <class F>
+  void ForGranules(uint32_t offset, uint32_t bytes, F f);
   [[noreturn]] void Undefined(uint32_t offset) const;
 
   uint32_t end_;
   std::vector<std::byte> data_;
   std::vector<Granule> granules_;
-  uint32_t time_ = 1;
+  uint32_t time_ = 1;                   // advances at every fence and synchronisation
   std::vector<uint32_t> fenced_;        // by warp: time of its last proxy fence
+  std::vector<uint32_t> init_fenced_;   // by warp: of its last fence.mbarrier_init
   std::vector<uint32_t> synchronised_;  // by warp: time of its last synchronisation
   uint32_t fenced_for_all_ = 0;         // writes up to this time are visible whoever wrote them
   std::map<uint32_t, Mbarrier> mbarriers_;

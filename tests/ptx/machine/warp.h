@@ -6,6 +6,7 @@
 #ifndef TESSERA_TESTS_PTX_MACHINE_WARP_H_
 #define TESSERA_TESTS_PTX_MACHINE_WARP_H_
 
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -20,6 +21,7 @@
 #include "tests/ptx/machine/lanes.h"
 #include "tests/ptx/machine/local_memory.h"
 #include "tests/ptx/parser/module.h"
+#include "tests/ptx/parser/special.h"
 
 namespace tessera::ptx {
 
@@ -74,7 +76,7 @@ class Warp : public Extensible {
   // zero-extends. Points into the frame when the widths match, else into `scratch`.
   template <class T>
   const T* Source(const Operand& operand, T (&scratch)[kWarpSize]) {
-    if (operand.IsRegister() && sizeof(T) == WidthOf(operand)) {
+    if (operand.IsRegister() && sizeof(T) == operand.width) {
       CheckDefined(operand, active_);
       return frame().Lanes<T>(operand);
     }
@@ -91,7 +93,7 @@ class Warp : public Extensible {
   // sign-extended (StoreSigned).
   template <class T>
   void Store(const Operand& operand, const T* values) {
-    if (operand.IsRegister() && sizeof(T) == WidthOf(operand)) {
+    if (operand.IsRegister() && sizeof(T) == operand.width) {
       T* to = frame().Lanes<T>(operand);
       if (active_ == kAllLanes) {
         std::memcpy(to, values, sizeof(T) * kWarpSize);
@@ -105,7 +107,7 @@ class Warp : public Extensible {
   }
   template <class T>
   void StoreSigned(const Operand& operand, const T* values) {
-    if (operand.IsRegister() && sizeof(T) == WidthOf(operand)) return Store(operand, values);
+    if (operand.IsRegister() && sizeof(T) == operand.width) return Store(operand, values);
     DrainStore(operand, values, sizeof(T), true);
   }
   void StoreLane(const Operand& operand, int lane, uint64_t value);  // truncates
@@ -172,15 +174,21 @@ class Warp : public Extensible {
     std::shared_ptr<Frame> frame;
     bool waiting = false;
     bool timed_out = false;
+    LaneMask arrived = 0;  // waiting for lanes of its own warp: those that came
     WaitCondition wait;
   };
-  static uint32_t WidthOf(const Operand& reg);
   void FillSource(const Operand& operand, void* to, uint32_t bytes);
   void DrainStore(const Operand& operand, const void* values, uint32_t bytes, bool sign);
   [[noreturn]] void UndefinedRegister(const Operand& reg, LaneMask lanes) const;
   Group* Choose(bool desperate);
+  // The group of just these lanes of the current one, which goes on with the rest at the next instruction.
+  Group* Split(LaneMask lanes);
   void MergeInto(Group* group);
   void RemoveEmptyGroups();
+  void FillSpecial(Special special, uint64_t* values);
+  uint64_t AddressOf(const Variable& variable);
+  static bool RunsBefore(const Group& a, const Group& b);
+  void Retire(LaneMask lanes);
 
   Cta& cta_;
   const int index_;
@@ -189,7 +197,9 @@ class Warp : public Extensible {
   LaneMask active_ = 0;
   std::vector<std::unique_ptr<Group>> groups_;
   Group* current_ = nullptr;
-  bool moved_ = false;  // the handler changed groups or counters itself
+  bool moved_ = false;  // the handler set the group's counter itself
+  int burst_ = 0;       // instructions since the choice of another group
+  uint32_t tid_[3][kWarpSize];
   bool yielded_ = false;
   LocalMemory local_;
   const GlobalMemory::Allocation* global_hint_ = nullptr;

@@ -46,6 +46,11 @@ struct Variable {
 
 // A virtual register of a function. `offset` is into Frame::storage; see machine/frame.h for the storage forms.
 struct Register {
+  // Bytes a lane takes in storage; 0 for a predicate, whose 32 lanes are one word.
+  static uint8_t StorageWidth(Type type) {
+    return type == Type::kPred ? 0 : Bits(type) < 16 ? 2 : Bytes(type);
+  }
+
   std::string name;
   Type type = Type::kB32;
   uint32_t index = 0;   // among the function's registers
@@ -80,6 +85,7 @@ struct Operand {
   Type type = Type::kNone;      // kRegister: the declared type
   uint32_t reg = 0;             // kRegister: Register::index
   uint32_t offset = 0;          // kRegister: Register::offset
+  uint8_t width = 0;            // kRegister: bytes a lane in storage, 0 for a predicate
   uint64_t value =
       0;  // kImmediate: bits (integers sign-extended to 64; floats as double unless 0f, see `type`)
   int special = -1;  // kSpecial: machine/special.h
@@ -154,8 +160,9 @@ struct Function {
   bool explicit_cluster = false;             // .explicitcluster
   uint32_t min_ctas = 0;                     // .minnctapersm
 
-  // Set by the loader.
   uint32_t storage_bytes = 0;  // of all registers
+
+  // Set by the loader.
   uint32_t local_bytes = 0;    // per-lane memory of a frame: .local, .param of the body
   uint32_t param_bytes = 0;    // entry: size of the parameter block
   uint32_t static_shared = 0;  // entry: bytes of .shared that it and what it calls declare, with the module's
