@@ -79,14 +79,20 @@ int RunQuantize(Context& context, const std::vector<std::string>& words) {
   bool keep_attention = false;
   std::optional<int64_t> threads;
   std::string report = "worst";
-  Arguments arguments(
-      "tessera quantize [OPTION...] IN OUT",
-      "Turns the BF16, F16 or F32 checkpoint in IN into NVFP4 (ModelOpt's layout) in OUT, and shows how "
-      "far each tensor is from the original. OUT appears whole or not at all.");
+  std::string dialect = "modelopt";
+  Arguments arguments("tessera quantize [OPTION...] IN OUT",
+                      "Turns the checkpoint in IN (BF16, F16, F32, FP8 or MXFP4, of any family that the "
+                      "server reads) into NVFP4 in "
+                      "OUT, and shows how far each matrix is from the original. Router, norms, embeddings "
+                      "and the output matrix stay "
+                      "BF16. OUT appears whole or not at all.");
   arguments.Group("Options");
   arguments.AddFlag("four-over-six",
                     "Per block, also try the scale that maps its largest value to 4, and keep the better.",
                     &options.four_over_six);
+  arguments.AddString("dialect", "NAME",
+                      "How tensors are named: modelopt (default) or compressed-tensors. Both are served.",
+                      &dialect);
   arguments.AddFlag("keep-attention", "Leave the attention's projections in BF16.", &keep_attention);
   arguments.AddFlag("force", "Replace OUT if it exists.", &options.overwrite);
   arguments.AddString("report", "WHICH", "Tensors in the table: worst (default), all or none.", &report);
@@ -99,13 +105,21 @@ int RunQuantize(Context& context, const std::vector<std::string>& words) {
   if (report != "worst" && report != "all" && report != "none") {
     return UsageError("quantize", absl::StrCat("--report: got '", report, "'; expected worst, all or none"));
   }
+  if (dialect != "modelopt" && dialect != "compressed-tensors") {
+    return UsageError(
+        "quantize", absl::StrCat("--dialect: got '", dialect, "'; expected modelopt or compressed-tensors"));
+  }
+  options.dialect = dialect == "modelopt" ? QuantizeDialect::kModelOpt : QuantizeDialect::kCompressedTensors;
   options.attention = !keep_attention;
   if (threads) options.num_threads = static_cast<int>(*threads);
   ProgressBar bar;
   options.progress = [&](const QuantizeProgress& progress) { bar.Show(progress); };
-  InterruptWatcher::LeaveAtOnce(true);
+  options.cancelled = [&] { return context.cancellation.cancelled(); };
+  InterruptWatcher::NeverLeave(true);  // or the hidden directory would stay
   const absl::StatusOr<QuantizeReport> result = Quantize((*rest)[0], (*rest)[1], options);
+  InterruptWatcher::NeverLeave(false);
   bar.Clear();
+  if (absl::IsCancelled(result.status())) return 128 + InterruptWatcher::ReceivedSignal();
   if (!result.ok()) {
     std::cerr << "tessera: " << result.status().message() << "\n";
     if (absl::IsAlreadyExists(result.status())) std::cerr << "Use --force to replace it.\n";

@@ -19,6 +19,8 @@ namespace {
 
 int g_output_error = 0;  // errno of the first failed write; one thread prints
 std::atomic<bool> g_leave_at_once{false};
+std::atomic<bool> g_never_leave{false};
+std::atomic<int> g_signal{0};  // the first one received
 
 constexpr absl::string_view kReplacement = "\xef\xbf\xbd";  // U+FFFD
 
@@ -152,19 +154,27 @@ InterruptWatcher::InterruptWatcher(Cancellation cancellation) {
   signal(SIGPIPE, SIG_IGN);  // writes report EPIPE, and calls end before the program does
   sigset_t signals;
   sigemptyset(&signals);
-  sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGTERM);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    // What the caller has ignored (nohup, a shell's background job) stays ignored: blocked, it would be kept for
+    // sigwait all the same.
+    struct sigaction action;
+    if (sigaction(signal, nullptr, &action) == 0 && action.sa_handler != SIG_IGN) sigaddset(&signals, signal);
+  }
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::thread([signals, cancellation]() mutable {
-    int received = SIGINT;
-    sigwait(&signals, &received);
-    if (g_leave_at_once.load()) _exit(128 + received);
-    cancellation.Cancel();
-    sigwait(&signals, &received);
-    _exit(128 + received);
+    for (int count = 1;; ++count) {
+      int received = SIGINT;
+      sigwait(&signals, &received);
+      int none = 0;
+      g_signal.compare_exchange_strong(none, received);
+      if (!g_never_leave.load() && (g_leave_at_once.load() || count > 1)) _exit(128 + received);
+      cancellation.Cancel();
+    }
   }).detach();
 }
 
 void InterruptWatcher::LeaveAtOnce(bool set) { g_leave_at_once.store(set); }
+void InterruptWatcher::NeverLeave(bool set) { g_never_leave.store(set); }
+int InterruptWatcher::ReceivedSignal() { return g_signal.load(); }
 
 }  // namespace tessera::cli

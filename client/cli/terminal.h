@@ -38,14 +38,21 @@ std::string Table(const std::vector<std::vector<std::string>>& rows, absl::strin
 // All of standard input.
 std::string ReadStdin();
 
-// On the first SIGINT or SIGTERM cancels the calls, on the second leaves at once with 130. Create before any other
-// thread: it blocks both signals for the threads that follow.
+// On the first SIGINT, SIGTERM or SIGHUP cancels the calls, on the second leaves at once with 128 + its number. Create
+// before any other thread: it blocks the signals for the threads that follow. A signal that was ignored when the
+// program started stays so.
 class InterruptWatcher {
  public:
   explicit InterruptWatcher(Cancellation cancellation);
 
   // While set, the first signal leaves at once: nothing is under way that would have to end well.
   static void LeaveAtOnce(bool set);
+
+  // While set, no signal leaves: they cancel, and the work under way ends soon by itself, tidily.
+  static void NeverLeave(bool set);
+
+  // The first signal that came, or 0.
+  static int ReceivedSignal();
 };
 
 }  // namespace tessera::cli

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -17,8 +18,11 @@
 #include "kernels/nvfp4/quantize.h"
 #include "server/model/config.h"
 #include "server/model/file_io.h"
+#include "server/model/linear_rows.h"
+#include "server/model/mxfp4_cast.h"
 #include "server/model/output_directory.h"
 #include "server/model/quantize_config.h"
+#include "server/model/quantize_plan.h"
 #include "server/model/safetensors.h"
 #include "server/model/safetensors_header.h"
 #include "server/model/weights.h"
@@ -26,119 +30,43 @@
 namespace tessera {
 namespace {
 
-// Matrices that share a tensor scale: one unit of work.
-struct Group {
-  std::vector<LinearWeights> members;
+// What the parts of a quantised matrix are called.
+struct QuantizedNames {
+  std::string codes, scales, tensor_scale;
 };
 
-// What becomes of each tensor.
-struct QuantizePlan {
-  std::vector<Group> groups;
-  std::vector<const TensorView*> kept;  // written as BF16
-  std::vector<std::string> ignore;      // modules among them, for the configuration
-  std::vector<std::string> warnings;
-};
-
-class Planner {
- public:
-  Planner(const ModelSpec& spec, const ModelWeights& weights, const QuantizeOptions& options)
-      : spec_(spec), weights_(weights), options_(options) {}
-
-  QuantizePlan Plan() {
-    Keep(weights_.embeddings.tensor);
-    plan_.ignore.push_back("lm_head");
-    if (!spec_.tied_embeddings) Keep(weights_.lm_head.tensor);
-    Keep(weights_.final_norm.tensor);
-    for (const LayerWeights& layer : weights_.layers) {
-      for (const VectorWeights* vector :
-           {&layer.input_norm, &layer.post_attention_norm, &layer.q_bias, &layer.k_bias, &layer.v_bias,
-            &layer.o_bias, &layer.q_norm, &layer.k_norm}) {
-        if (vector->present()) Keep(vector->tensor);
-      }
-      if (layer.router.present()) KeepModule(layer.router);
-      if (options_.attention) {
-        Quantize({layer.q, layer.k, layer.v});
-        Quantize({layer.o});
-      } else {
-        for (const LinearWeights* linear : {&layer.q, &layer.k, &layer.v, &layer.o}) KeepModule(*linear);
-      }
-      for (const ExpertWeights& expert : layer.experts) {
-        Quantize({expert.gate, expert.up});
-        Quantize({expert.down});
-      }
-    }
-    std::sort(plan_.ignore.begin(), plan_.ignore.end());
-    return std::move(plan_);
-  }
-
- private:
-  void Keep(const TensorView* tensor) {
-    plan_.kept.push_back(tensor);
-    if (tensor->dtype != DType::kBf16 && rounded_++ == 0) {
-      plan_.warnings.push_back(absl::StrCat("tensors that stay BF16 are rounded to it, the first is \"",
-                                            tensor->name, "\" (", DTypeName(tensor->dtype), ")"));
-    }
-  }
-
-  void KeepModule(const LinearWeights& linear) {
-    Keep(linear.tensor);
-    plan_.ignore.push_back(linear.name);
-  }
-
-  void Quantize(std::vector<LinearWeights> members) {
-    if (members[0].in % nvfp4::kBlockSize == 0) {
-      plan_.groups.push_back({std::move(members)});
-      return;
-    }
-    for (const LinearWeights& linear : members) {
-      KeepModule(linear);
-      plan_.warnings.push_back(absl::StrCat("\"", linear.name, "\" stays BF16: its input size ", linear.in,
-                                            " is not a multiple of ", nvfp4::kBlockSize));
-    }
-  }
-
-  const ModelSpec& spec_;
-  const ModelWeights& weights_;
-  const QuantizeOptions& options_;
-  QuantizePlan plan_;
-  int rounded_ = 0;
-};
-
-// Values [first, first + count) of a BF16, F16 or F32 tensor, exactly.
-void ReadFloats(const TensorView& tensor, int64_t first, int64_t count, float* out) {
-  const uint8_t* data = tensor.data.data() + first * DTypeSize(tensor.dtype);
-  if (tensor.dtype == DType::kF32) {
-    std::memcpy(out, data, count * sizeof(float));
-    return;
-  }
-  for (int64_t i = 0; i < count; ++i) {
-    uint16_t bits;
-    std::memcpy(&bits, data + 2 * i, sizeof(bits));
-    out[i] = tensor.dtype == DType::kF16 ? HalfBitsToFloat(bits) : ToFloat(Bf16{bits});
-  }
+QuantizedNames NamesIn(QuantizeDialect dialect, const std::string& matrix) {
+  const bool model_opt = dialect == QuantizeDialect::kModelOpt;
+  return {matrix + (model_opt ? ".weight" : ".weight_packed"), matrix + ".weight_scale",
+          matrix + (model_opt ? ".weight_scale_2" : ".weight_global_scale")};
 }
 
-absl::Status NotFinite(const SafetensorsReader& reader, const TensorView& tensor, int64_t index,
+// Values at once: enough to read along the columns of a matrix stored by columns, few enough for the caches.
+constexpr int64_t kValuesAtOnce = 1 << 17;
+
+absl::Status NotFinite(const SafetensorsReader& reader, const TensorView& tensor, absl::string_view place,
                        float value) {
   return absl::InvalidArgumentError(absl::StrCat(reader.path(tensor), ": tensor \"", Printable(tensor.name),
-                                                 "\": element ", index, " (byte ",
-                                                 tensor.file_offset + index * DTypeSize(tensor.dtype),
-                                                 " of the file) is ", value, "; expected a finite value"));
+                                                 "\": ", place, " is ", value, "; expected a finite value"));
 }
 
 class Quantizer {
  public:
   Quantizer(const SafetensorsReader& reader, const QuantizeOptions& options, QuantizePlan plan,
             SafetensorsWriter* writer)
-      : reader_(reader), options_(options), plan_(std::move(plan)), writer_(*writer) {}
+      : reader_(reader),
+        options_(options),
+        rule_(options.four_over_six ? nvfp4::BlockScaleRule::kFourOverSix : nvfp4::BlockScaleRule::kModelOpt),
+        plan_(std::move(plan)),
+        writer_(*writer) {}
 
   absl::StatusOr<QuantizeReport> Run() {
-    for (const Group& group : plan_.groups) {
-      progress_.tensors_total += group.members.size();
-      for (const LinearWeights& linear : group.members) progress_.bytes_total += linear.file_bytes();
+    for (const std::vector<OutputMatrix>& group : plan_.groups) {
+      progress_.tensors_total += group.size();
+      for (const OutputMatrix& matrix : group) progress_.bytes_total += matrix.source.file_bytes();
     }
     progress_.tensors_total += plan_.kept.size();
-    for (const TensorView* tensor : plan_.kept) progress_.bytes_total += tensor->data.size();
+    for (const KeptTensor& tensor : plan_.kept) progress_.bytes_total += tensor.input_bytes();
     report_.input_bytes = progress_.bytes_total;
     report_.tensors_kept = plan_.kept.size();
     report_.warnings = plan_.warnings;
@@ -171,7 +99,7 @@ class Quantizer {
       if (unit >= units || failed_.load()) return;
       const absl::Status status = unit < plan_.groups.size()
                                       ? QuantizeGroup(plan_.groups[unit])
-                                      : KeepTensor(*plan_.kept[unit - plan_.groups.size()]);
+                                      : KeepTensor(plan_.kept[unit - plan_.groups.size()]);
       if (status.ok()) continue;
       failed_.store(true);
       absl::MutexLock lock(&mutex_);
@@ -179,90 +107,175 @@ class Quantizer {
     }
   }
 
-  absl::Status QuantizeGroup(const Group& group) {
-    float amax = 0;
-    for (const LinearWeights& linear : group.members) {
-      absl::StatusOr<float> member = AbsMax(linear);
-      if (!member.ok()) return member.status();
-      amax = std::max(amax, *member);
-    }
-    const nvfp4::BlockScaleRule rule =
-        options_.four_over_six ? nvfp4::BlockScaleRule::kFourOverSix : nvfp4::BlockScaleRule::kModelOpt;
-    const float tensor_scale = nvfp4::TensorScaleFromAmax(amax, rule);
-    for (const LinearWeights& linear : group.members) {
-      if (absl::Status status = QuantizeLinear(linear, tensor_scale, rule); !status.ok()) return status;
+  absl::Status CheckGoOn() const {
+    if (failed_.load()) return absl::CancelledError("another thread failed");
+    if (options_.cancelled && options_.cancelled()) return absl::CancelledError("cancelled");
+    return absl::OkStatus();
+  }
+
+  // Calls fn(first row, rows, values) over a matrix, after checking that the values are numbers.
+  template <typename Fn>
+  absl::Status ForEachRows(const LinearWeights& source, Fn fn) {
+    if (absl::Status status = CheckUnchanged(source, reader_); !status.ok()) return status;
+    const int64_t at_once = std::clamp<int64_t>(kValuesAtOnce / source.in, 1, source.out);
+    std::vector<float> values(at_once * source.in);
+    for (int64_t first = 0; first < source.out; first += at_once) {
+      if (absl::Status status = CheckGoOn(); !status.ok()) return status;
+      const int64_t rows = std::min(at_once, source.out - first);
+      Dequantize(source, first, rows, values.data());
+      if (!std::isfinite(nvfp4::AbsMax(values.data(), rows * source.in))) {
+        const auto bad =
+            std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
+        const int64_t index = first * source.in + (bad - values.begin());
+        return NotFinite(reader_, *source.tensor,
+                         source.contiguous() && source.out * source.in == source.tensor->num_elements()
+                             ? absl::StrCat("element ", index)
+                             : absl::StrCat("row ", index / source.in, ", column ", index % source.in,
+                                            " of \"", source.name, "\""),
+                         *bad);
+      }
+      fn(first, rows, values.data());
     }
     return absl::OkStatus();
   }
 
-  absl::StatusOr<float> AbsMax(const LinearWeights& linear) {
-    if (absl::Status status = reader_.CheckUnchanged(*linear.tensor); !status.ok()) return status;
-    std::vector<float> row(linear.in);
-    float amax = 0;
-    for (int64_t r = 0; r < linear.out; ++r) {
-      ReadFloats(*linear.tensor, r * linear.in, linear.in, row.data());
-      const float row_max = nvfp4::AbsMax(row.data(), linear.in);
-      if (!std::isfinite(row_max)) {
-        const auto bad =
-            std::find_if(row.begin(), row.end(), [](float value) { return !std::isfinite(value); });
-        return NotFinite(reader_, *linear.tensor, r * linear.in + (bad - row.begin()), *bad);
+  absl::Status QuantizeGroup(const std::vector<OutputMatrix>& group) {
+    if (std::all_of(group.begin(), group.end(), [](const OutputMatrix& matrix) {
+          return matrix.source.format == WeightFormat::kMxfp4;
+        })) {
+      std::optional<Mxfp4Exponents> range;
+      for (const OutputMatrix& matrix : group) {
+        if (absl::Status status = CheckBlockScales(matrix.source, reader_); !status.ok()) return status;
+        const std::optional<Mxfp4Exponents> own = FindMxfp4Exponents(matrix.source);
+        if (range && own) range->Merge(*own);
+        if (!range) range = own;
       }
-      amax = std::max(amax, row_max);
+      if (const std::optional<float> scale = range.value_or(Mxfp4Exponents{}).TensorScale()) {
+        for (const OutputMatrix& matrix : group) {
+          if (absl::Status status = CastMatrix(matrix, *scale); !status.ok()) return status;
+        }
+        return absl::OkStatus();
+      }
     }
-    return amax;
+    float amax = 0;
+    for (const OutputMatrix& matrix : group) {
+      const LinearWeights& source = matrix.source;
+      absl::Status status = CheckBlockScales(source, reader_);
+      status.Update(ForEachRows(source, [&](int64_t, int64_t rows, const float* values) {
+        amax = std::max(amax, nvfp4::AbsMax(values, rows * source.in));
+      }));
+      if (!status.ok()) return status;
+    }
+    float tensor_scale = nvfp4::TensorScaleFromAmax(amax, rule_);
+    // The value that a reader of the divisor has.
+    if (options_.dialect == QuantizeDialect::kCompressedTensors) tensor_scale = 1.0f / (1.0f / tensor_scale);
+    for (const OutputMatrix& matrix : group) {
+      if (absl::Status status = QuantizeMatrix(matrix, tensor_scale); !status.ok()) return status;
+    }
+    return absl::OkStatus();
   }
 
-  absl::Status QuantizeLinear(const LinearWeights& linear, float tensor_scale, nvfp4::BlockScaleRule rule) {
-    if (absl::Status status = reader_.CheckUnchanged(*linear.tensor); !status.ok()) return status;
-    std::vector<float> row(linear.in);
-    std::vector<uint8_t> codes(linear.out * linear.in / 2);
-    std::vector<uint8_t> scales(linear.out * linear.in / nvfp4::kBlockSize);
+  absl::Status QuantizeMatrix(const OutputMatrix& matrix, float tensor_scale) {
+    const LinearWeights& source = matrix.source;
+    std::vector<uint8_t> codes(source.out * source.in / 2);
+    std::vector<uint8_t> scales(source.out * source.in / nvfp4::kBlockSize);
     nvfp4::ErrorStats stats;
-    for (int64_t r = 0; r < linear.out; ++r) {
-      ReadFloats(*linear.tensor, r * linear.in, linear.in, row.data());
-      stats.Merge(nvfp4::QuantizeRow(row.data(), linear.in, tensor_scale, rule,
-                                     codes.data() + r * linear.in / 2,
-                                     scales.data() + r * linear.in / nvfp4::kBlockSize));
+    const absl::Status status = ForEachRows(source, [&](int64_t first, int64_t rows, const float* values) {
+      for (int64_t r = 0; r < rows; ++r) {
+        stats.Merge(nvfp4::QuantizeRow(values + r * source.in, source.in, tensor_scale, rule_,
+                                       codes.data() + (first + r) * source.in / 2,
+                                       scales.data() + (first + r) * source.in / nvfp4::kBlockSize));
+      }
+    });
+    if (!status.ok()) return status;
+    return WriteMatrix(matrix, codes, scales, tensor_scale, stats);
+  }
+
+  // MXFP4, whose codes stay.
+  absl::Status CastMatrix(const OutputMatrix& matrix, float tensor_scale) {
+    const LinearWeights& source = matrix.source;
+    std::vector<uint8_t> codes(source.out * source.in / 2);
+    std::vector<uint8_t> scales(source.out * source.in / nvfp4::kBlockSize);
+    nvfp4::ErrorStats stats;
+    RowReader row_reader;
+    for (int64_t r = 0; r < source.out; ++r) {
+      const LinearRows row = row_reader.Read(source, r, 1);
+      std::memcpy(codes.data() + r * source.in / 2, row.data, source.in / 2);
+      CastMxfp4Scales(row.data, row.scales, source.in, tensor_scale,
+                      scales.data() + r * source.in / nvfp4::kBlockSize);
     }
+    const absl::Status status = ForEachRows(source, [&](int64_t, int64_t rows, const float* values) {
+      for (int64_t i = 0; i < rows * source.in; ++i) {
+        stats.sum_squared_value += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+      }
+      stats.count += rows * source.in;
+    });
+    if (!status.ok()) return status;
+    return WriteMatrix(matrix, codes, scales, tensor_scale, stats);
+  }
+
+  absl::Status WriteMatrix(const OutputMatrix& matrix, const std::vector<uint8_t>& codes,
+                           const std::vector<uint8_t>& scales, float tensor_scale,
+                           const nvfp4::ErrorStats& stats) {
+    const QuantizedNames names = NamesIn(options_.dialect, matrix.name);
+    const float stored = options_.dialect == QuantizeDialect::kModelOpt ? tensor_scale : 1.0f / tensor_scale;
     uint8_t scale_bytes[sizeof(float)];
-    std::memcpy(scale_bytes, &tensor_scale, sizeof(tensor_scale));
-    absl::Status status = writer_.Write(absl::StrCat(linear.name, ".weight"), codes);
-    status.Update(writer_.Write(absl::StrCat(linear.name, ".weight_scale"), scales));
-    status.Update(writer_.Write(absl::StrCat(linear.name, ".weight_scale_2"), scale_bytes));
+    std::memcpy(scale_bytes, &stored, sizeof(stored));
+    absl::Status status = writer_.Write(names.codes, codes);
+    status.Update(writer_.Write(names.scales, scales));
+    status.Update(writer_.Write(names.tensor_scale, scale_bytes));
     if (!status.ok()) return status;
 
     TensorError error;
-    error.name = linear.name;
-    error.rows = linear.out;
-    error.cols = linear.in;
+    error.name = matrix.name;
+    error.rows = matrix.source.out;
+    error.cols = matrix.source.in;
     error.relative_rms = RelativeRms(stats);
     error.max_abs = stats.max_abs_error;
     error.sqnr_db = stats.SignalToNoiseDb();
     absl::MutexLock lock(&mutex_);
     total_.Merge(stats);
     report_.tensors.push_back(std::move(error));
-    Advance(linear.name, linear.file_bytes());
+    Advance(matrix.name, matrix.source.file_bytes());
     return absl::OkStatus();
   }
 
-  absl::Status KeepTensor(const TensorView& tensor) {
-    if (absl::Status status = reader_.CheckUnchanged(tensor); !status.ok()) return status;
-    const int64_t count = tensor.num_elements();
-    std::vector<uint8_t> data(count * sizeof(Bf16));
-    constexpr int64_t kAtOnce = 4096;
-    float values[kAtOnce];
-    for (int64_t first = 0; first < count; first += kAtOnce) {
-      const int64_t some = std::min(kAtOnce, count - first);
-      ReadFloats(tensor, first, some, values);
-      for (int64_t i = 0; i < some; ++i) {
+  absl::Status KeepTensor(const KeptTensor& kept) {
+    const int64_t unit = DTypeSize(kept.dtype);
+    std::vector<uint8_t> data;
+    absl::Status status;
+    const auto append = [&](const float* values, int64_t count) {
+      const size_t begin = data.size();
+      data.resize(begin + count * unit);
+      for (int64_t i = 0; i < count; ++i) {
         const Bf16 rounded = ToBf16(values[i]);
-        if (!std::isfinite(ToFloat(rounded))) return NotFinite(reader_, tensor, first + i, values[i]);
-        std::memcpy(data.data() + (first + i) * sizeof(Bf16), &rounded, sizeof(rounded));
+        std::memcpy(data.data() + begin + i * unit, &rounded, sizeof(rounded));
+        if (!std::isfinite(ToFloat(rounded)) && status.ok()) {
+          status = NotFinite(reader_, kept.tensor(), absl::StrCat("element ", begin / unit + i), values[i]);
+        }
+      }
+    };
+    if (kept.matrix.present()) {
+      data.reserve(kept.matrix.out * kept.matrix.in * unit);
+      status.Update(CheckBlockScales(kept.matrix, reader_));
+      status.Update(ForEachRows(kept.matrix, [&](int64_t, int64_t rows, const float* values) {
+        append(values, rows * kept.matrix.in);
+      }));
+    } else {
+      status.Update(reader_.CheckUnchanged(kept.tensor()));
+      if (!status.ok()) return status;
+      if (kept.dtype == DType::kBf16) {
+        const std::vector<float> values = kept.vector.ToFloat();
+        append(values.data(), values.size());
+      } else {
+        data.assign(kept.tensor().data.begin(), kept.tensor().data.end());
       }
     }
-    if (absl::Status status = writer_.Write(tensor.name, data); !status.ok()) return status;
+    status.Update(CheckGoOn());
+    if (status.ok()) status = writer_.Write(kept.name, data);
+    if (!status.ok()) return status;
     absl::MutexLock lock(&mutex_);
-    Advance(tensor.name, tensor.data.size());
+    Advance(kept.name, kept.input_bytes());
     return absl::OkStatus();
   }
 
@@ -275,6 +288,7 @@ class Quantizer {
 
   const SafetensorsReader& reader_;
   const QuantizeOptions& options_;
+  const nvfp4::BlockScaleRule rule_;
   const QuantizePlan plan_;
   SafetensorsWriter& writer_;
   std::atomic<size_t> next_{0};
@@ -286,18 +300,20 @@ class Quantizer {
   nvfp4::ErrorStats total_;
 };
 
-std::vector<SafetensorsWriter::Entry> OutputEntries(const QuantizePlan& plan) {
+std::vector<SafetensorsWriter::Entry> OutputEntries(const QuantizePlan& plan, QuantizeDialect dialect) {
   std::vector<SafetensorsWriter::Entry> entries;
-  for (const Group& group : plan.groups) {
-    for (const LinearWeights& linear : group.members) {
-      entries.push_back({absl::StrCat(linear.name, ".weight"), DType::kU8, {linear.out, linear.in / 2}});
-      entries.push_back({absl::StrCat(linear.name, ".weight_scale"),
-                         DType::kF8E4M3,
-                         {linear.out, linear.in / nvfp4::kBlockSize}});
-      entries.push_back({absl::StrCat(linear.name, ".weight_scale_2"), DType::kF32, {}});
+  for (const std::vector<OutputMatrix>& group : plan.groups) {
+    for (const OutputMatrix& matrix : group) {
+      const int64_t out = matrix.source.out, in = matrix.source.in;
+      const QuantizedNames names = NamesIn(dialect, matrix.name);
+      entries.push_back({names.codes, DType::kU8, {out, in / 2}});
+      entries.push_back({names.scales, DType::kF8E4M3, {out, in / nvfp4::kBlockSize}});
+      entries.push_back(
+          {names.tensor_scale, DType::kF32,
+           dialect == QuantizeDialect::kModelOpt ? std::vector<int64_t>{} : std::vector<int64_t>{1}});
     }
   }
-  for (const TensorView* tensor : plan.kept) entries.push_back({tensor->name, DType::kBf16, tensor->shape});
+  for (const KeptTensor& tensor : plan.kept) entries.push_back({tensor.name, tensor.dtype, tensor.shape()});
   return entries;
 }
 
@@ -329,26 +345,26 @@ absl::StatusOr<QuantizeReport> Quantize(const std::string& in_dir, const std::st
     return absl::Status(weights.status().code(), absl::StrCat(in_dir, ": ", weights.status().message()));
   }
   for (const FormatUse& use : facts.formats) {
-    if (use.format == WeightFormat::kNvfp4 || use.format == WeightFormat::kMxfp4 ||
-        use.format == WeightFormat::kFp8) {
-      return absl::InvalidArgumentError(absl::StrCat(in_dir, ": ", use.parameters, " parameters are ",
-                                                     WeightFormatName(use.format),
-                                                     " already; expected BF16, F16 or F32"));
+    if (use.format == WeightFormat::kNvfp4) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(in_dir, ": ", use.parameters,
+                       " parameters are NVFP4 already; expected BF16, F16, F32, FP8 or "
+                       "MXFP4"));
     }
   }
   absl::StatusOr<std::string> config_json = ReadTextFile(absl::StrCat(in_dir, "/config.json"), 16 << 20);
   if (!config_json.ok()) return config_json.status();
 
-  QuantizePlan plan = Planner(config->spec, *weights, options).Plan();
+  QuantizePlan plan = PlanQuantization(config->spec, *weights, options.attention);
   const std::vector<std::string> ignore = plan.ignore;
-  absl::StatusOr<std::string> new_config = QuantizedConfigJson(*config_json, ignore);
+  absl::StatusOr<std::string> new_config = QuantizedConfigJson(*config_json, options.dialect, ignore);
   if (!new_config.ok()) return new_config.status();
 
   absl::StatusOr<std::unique_ptr<OutputDirectory>> out = OutputDirectory::Create(out_dir, options.overwrite);
   if (!out.ok()) return out.status();
   const std::string working = (*out)->working_path();
   absl::StatusOr<std::unique_ptr<SafetensorsWriter>> writer = SafetensorsWriter::Create(
-      absl::StrCat(working, "/model.safetensors"), OutputEntries(plan), {{"format", "pt"}});
+      absl::StrCat(working, "/model.safetensors"), OutputEntries(plan, options.dialect), {{"format", "pt"}});
   if (!writer.ok()) return writer.status();
   absl::StatusOr<QuantizeReport> report = Quantizer(**reader, options, std::move(plan), writer->get()).Run();
   if (!report.ok()) return report.status();
@@ -356,8 +372,11 @@ absl::StatusOr<QuantizeReport> Quantize(const std::string& in_dir, const std::st
 
   absl::Status status = (*writer)->Finish();
   status.Update(WriteNewFile(absl::StrCat(working, "/config.json"), *new_config));
-  status.Update(WriteNewFile(absl::StrCat(working, "/hf_quant_config.json"), HfQuantConfigJson(ignore)));
+  if (options.dialect == QuantizeDialect::kModelOpt) {
+    status.Update(WriteNewFile(absl::StrCat(working, "/hf_quant_config.json"), HfQuantConfigJson(ignore)));
+  }
   status.Update(CopySideFiles(in_dir, working));
+  if (status.ok() && options.cancelled && options.cancelled()) status = absl::CancelledError("cancelled");
   if (status.ok()) status = (*out)->Commit();
   if (!status.ok()) return status;
   return report;

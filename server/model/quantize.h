@@ -18,7 +18,14 @@ struct QuantizeProgress {
   std::string tensor;  // the one at work
 };
 
+// How the output's tensors are named and its scales are meant.
+enum class QuantizeDialect {
+  kModelOpt,           // weight, weight_scale, weight_scale_2; hf_quant_config.json
+  kCompressedTensors,  // weight_packed, weight_scale, weight_global_scale (a divisor)
+};
+
 struct QuantizeOptions {
+  QuantizeDialect dialect = QuantizeDialect::kModelOpt;
   // Per block, also try the scale that maps the largest value to 4 instead of 6, and keep the smaller squared
   // error (arXiv 2512.02010). The tensor scale is then amax / (6 * 256). Readers need not know.
   bool four_over_six = false;
@@ -30,11 +37,13 @@ struct QuantizeOptions {
   int num_threads = 0;
   // Called from one thread at a time, after each tensor.
   std::function<void(const QuantizeProgress&)> progress;
+  // Asked often, from any thread; once it says true the work ends soon with CANCELLED, and nothing is left behind.
+  std::function<bool()> cancelled;
 };
 
 // How far the quantised tensor is from the original.
 struct TensorError {
-  std::string name;  // without ".weight"
+  std::string name;  // in the output, without ".weight"
   int64_t rows = 0;
   int64_t cols = 0;
   double relative_rms = 0;  // sqrt(sum (q - w)^2 / sum w^2)
@@ -51,15 +60,16 @@ struct QuantizeReport {
   std::vector<std::string> warnings;
 };
 
-// Turns the BF16/F16/F32 checkpoint in `in_dir` into NVFP4 in ModelOpt's layout in `out_dir`:
-// model.safetensors, config.json with quantization_config, hf_quant_config.json ("W4A16_NVFP4": weights only,
-// activations stay BF16), and copies of the tokenizer and generation files. Gate and up projections of an
-// expert share a tensor scale, and so do q, k and v of a layer. Router, norms, embeddings and the output
-// matrix are written as BF16.
+// Turns the checkpoint in `in_dir`, of any family that is read and in BF16, F16, F32, FP8 or MXFP4, into NVFP4 in
+// `out_dir`: model.safetensors, config.json with quantization_config (and hf_quant_config.json in ModelOpt's dialect;
+// weights only, activations stay BF16), and copies of the tokenizer and generation files. MXFP4 is cast without error
+// where its exponents allow it. Gate and up projections of an expert share a tensor scale, and so do q, k and v of a
+// layer. Router, norms, embeddings and the output matrix are written as BF16. Experts that were stacked in one tensor
+// stand alone in the output.
 //
-// Streams: one tensor in memory at a time and thread. `out_dir` appears whole or not at all: all is written
+// Streams: one matrix in memory at a time and thread. `out_dir` appears whole or not at all: all is written
 // in a hidden directory beside it, synced, and renamed. ALREADY_EXISTS if `out_dir` exists and `overwrite` is
-// off; INVALID_ARGUMENT for an input that is broken, quantised already, or holds NaN or infinity (names
+// off; CANCELLED; INVALID_ARGUMENT for an input that is broken, NVFP4 already, or holds NaN or infinity (names
 // tensor and index).
 absl::StatusOr<QuantizeReport> Quantize(const std::string& in_dir, const std::string& out_dir,
                                         const QuantizeOptions& options);

@@ -18,9 +18,47 @@ constexpr int kBlock = 16;
 
 OrderedJson Producer() { return {{"name", "tessera"}, {"version", TESSERA_VERSION}}; }
 
+OrderedJson ModelOptConfig(const std::vector<std::string>& ignore) {
+  return {
+      {"config_groups",
+       {{"group_0",
+         {{"input_activations", nullptr},
+          {"targets", OrderedJson::array({"Linear"})},
+          {"weights", {{"dynamic", false}, {"group_size", kBlock}, {"num_bits", 4}, {"type", "float"}}}}}}},
+      {"ignore", ignore},
+      {"kv_cache_scheme", nullptr},
+      {"producer", Producer()},
+      {"quant_algo", kAlgorithm},
+      {"quant_method", "modelopt"}};
+}
+
+OrderedJson CompressedTensorsConfig(const std::vector<std::string>& ignore) {
+  constexpr char kFormat[] = "nvfp4-pack-quantized";
+  return {{"config_groups",
+           {{"group_0",
+             {{"format", kFormat},
+              {"input_activations", nullptr},
+              {"output_activations", nullptr},
+              {"targets", OrderedJson::array({"Linear"})},
+              {"weights",
+               {{"dynamic", false},
+                {"group_size", kBlock},
+                {"num_bits", 4},
+                {"strategy", "tensor_group"},
+                {"symmetric", true},
+                {"type", "float"}}}}}}},
+          {"format", kFormat},
+          {"ignore", ignore},
+          {"kv_cache_scheme", nullptr},
+          {"quant_method", "compressed-tensors"},
+          {"quantization_status", "compressed"}};
+}
+
 constexpr const char* kSideFiles[] = {"tokenizer.json",
                                       "tokenizer_config.json",
                                       "tokenizer.model",
+                                      "tekken.json",
+                                      "tiktoken.model",
                                       "vocab.json",
                                       "merges.txt",
                                       "special_tokens_map.json",
@@ -35,24 +73,15 @@ constexpr int64_t kMaxSideFileBytes = int64_t{1} << 30;
 
 }  // namespace
 
-absl::StatusOr<std::string> QuantizedConfigJson(const std::string& config_json,
+absl::StatusOr<std::string> QuantizedConfigJson(const std::string& config_json, QuantizeDialect dialect,
                                                 const std::vector<std::string>& ignore) {
   try {
     OrderedJson config = OrderedJson::parse(config_json);
     for (const char* key : {"torch_dtype", "dtype"}) {  // the one that transformers 4 or 5 wrote
       if (config.contains(key)) config[key] = "bfloat16";
     }
-    config["quantization_config"] = {
-        {"config_groups",
-         {{"group_0",
-           {{"input_activations", nullptr},
-            {"targets", OrderedJson::array({"Linear"})},
-            {"weights", {{"dynamic", false}, {"group_size", kBlock}, {"num_bits", 4}, {"type", "float"}}}}}}},
-        {"ignore", ignore},
-        {"kv_cache_scheme", nullptr},
-        {"producer", Producer()},
-        {"quant_algo", kAlgorithm},
-        {"quant_method", "modelopt"}};
+    config["quantization_config"] =
+        dialect == QuantizeDialect::kModelOpt ? ModelOptConfig(ignore) : CompressedTensorsConfig(ignore);
     return config.dump(2) + "\n";
   } catch (const nlohmann::json::exception& error) {
     return absl::InvalidArgumentError(absl::StrCat("config.json: ", Printable(error.what())));

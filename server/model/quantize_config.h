@@ -6,15 +6,17 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/model/quantize.h"
 
 namespace tessera {
 
-// config.json of a quantised checkpoint: the text of `config_json` with "quantization_config" as ModelOpt exports it,
-// weights only ("W4A16_NVFP4"). `ignore` names the modules that stay BF16.
-absl::StatusOr<std::string> QuantizedConfigJson(const std::string& config_json,
+// config.json of a quantised checkpoint: the text of `config_json` with "quantization_config" as ModelOpt exports it
+// ("W4A16_NVFP4"), or as compressed-tensors does ("nvfp4-pack-quantized"), weights only. `ignore` names the modules
+// that stay BF16.
+absl::StatusOr<std::string> QuantizedConfigJson(const std::string& config_json, QuantizeDialect dialect,
                                                 const std::vector<std::string>& ignore);
 
-// hf_quant_config.json to match.
+// hf_quant_config.json to match ModelOpt's.
 std::string HfQuantConfigJson(const std::vector<std::string>& ignore);
 
 // Copies what else a checkpoint's directory may hold that a reader of it needs (tokenizer, chat template, generation

@@ -1,9 +1,11 @@
 #include "server/model/quantize.h"
 
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -207,6 +209,199 @@ TEST_F(QuantizeTest, OverwritesOnlyWhenAskedAndOnlyModels) {
       Quantize(GoldenDirectory("moe_bf16"), directory_ / "precious", {.overwrite = true}).status().code(),
       absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(std::filesystem::exists(directory_ / "precious/thesis.txt"));
+}
+
+TEST_F(QuantizeTest, CompressedTensorsDialectHoldsTheSameValues) {
+  for (const bool four_over_six : {false, true}) {
+    QuantizeOptions options{.four_over_six = four_over_six, .overwrite = true};
+    ASSERT_TRUE(Quantize(GoldenDirectory("moe_bf16"), directory_ / "a", options).ok());
+    options.dialect = QuantizeDialect::kCompressedTensors;
+    ASSERT_TRUE(Quantize(GoldenDirectory("moe_bf16"), directory_ / "b", options).ok());
+    auto a = Checkpoint::Open(directory_ / "a");
+    auto b = Checkpoint::Open(directory_ / "b");
+    ASSERT_TRUE(a.ok() && b.ok()) << b.status();
+    EXPECT_TRUE((*b)->facts().warnings.empty());
+    const LayerWeights& first = (*a)->weights().layers[1];
+    const LayerWeights& second = (*b)->weights().layers[1];
+    EXPECT_EQ(second.q.tensor->name, "model.layers.1.self_attn.q_proj.weight_packed");
+    int64_t differences = 0, count = 0;
+    for (const auto& [x, y] :
+         {std::pair(&first.q, &second.q), std::pair(&first.experts[3].up, &second.experts[3].up)}) {
+      std::vector<float> values(x->out * x->in), others(x->out * x->in);
+      Dequantize(*x, 0, x->out, values.data());
+      Dequantize(*y, 0, y->out, others.data());
+      for (size_t i = 0; i < values.size(); ++i) {
+        differences +=
+            std::abs(values[i] - others[i]) > 1e-6f * std::abs(values[i]);  // a tie that fell otherwise
+      }
+      count += values.size();
+    }
+    EXPECT_LE(differences, count / 1000);
+    const json config = json::parse(ReadFile(directory_ / "b/config.json"))["quantization_config"];
+    EXPECT_EQ(config["quant_method"], "compressed-tensors");
+    EXPECT_EQ(config["format"], "nvfp4-pack-quantized");
+    EXPECT_FALSE(std::filesystem::exists(directory_ / "b/hf_quant_config.json"));
+  }
+}
+
+// A model of one layer and two stacked experts of any format.
+class StackedTest : public QuantizeTest {
+ protected:
+  static constexpr int64_t kHidden = 64, kIntermediate = 32, kExperts = 2;
+
+  void Add(const std::string& name, DType dtype, std::vector<int64_t> shape, std::vector<uint8_t> data) {
+    tensors_[name] = {{name, dtype, std::move(shape)}, std::move(data)};
+  }
+  static std::vector<uint8_t> Bf16Values(int64_t count) {
+    std::vector<uint8_t> data;
+    for (int64_t i = 0; i < count; ++i) {
+      const Bf16 value = ToBf16(std::sin(static_cast<float>(i * i % 1009)));
+      data.push_back(value.bits & 0xff);
+      data.push_back(value.bits >> 8);
+    }
+    return data;
+  }
+  static std::vector<uint8_t> Bytes(int64_t count, int64_t first, int64_t limit) {
+    std::vector<uint8_t> data;
+    for (int64_t i = 0; i < count; ++i) data.push_back(first + i * 7919 % limit);
+    return data;
+  }
+  void AddBf16(const std::string& name, std::vector<int64_t> shape) {
+    int64_t count = 1;
+    for (const int64_t size : shape) count *= size;
+    Add(name, DType::kBf16, std::move(shape), Bf16Values(count));
+  }
+
+  void SetUp() override {
+    AddBf16("model.embed_tokens.weight", {97, kHidden});
+    AddBf16("lm_head.weight", {97, kHidden});
+    AddBf16("model.norm.weight", {kHidden});
+    AddBf16("model.layers.0.input_layernorm.weight", {kHidden});
+    AddBf16("model.layers.0.post_attention_layernorm.weight", {kHidden});
+    for (const char* name : {"q_proj", "k_proj", "v_proj", "o_proj"}) {
+      AddBf16(absl::StrCat("model.layers.0.self_attn.", name, ".weight"), {64, 64});
+    }
+    AddBf16("model.layers.0.self_attn.q_norm.weight", {32});
+    AddBf16("model.layers.0.self_attn.k_norm.weight", {32});
+    AddBf16("model.layers.0.mlp.gate.weight", {kExperts, kHidden});
+  }
+
+  void Write() {
+    std::filesystem::create_directory(directory_ / "in");
+    json config = json::parse(ReadFile(GoldenDirectory("moe_bf16") + "/config.json"));
+    config["hidden_size"] = kHidden;
+    config["moe_intermediate_size"] = kIntermediate;
+    config["num_local_experts"] = kExperts;
+    config["num_hidden_layers"] = 1;
+    config["num_attention_heads"] = config["num_key_value_heads"] = 2;
+    WriteFile(directory_ / "in/config.json", config.dump());
+    std::vector<SafetensorsWriter::Entry> entries;
+    for (const auto& [name, tensor] : tensors_) entries.push_back(tensor.first);
+    auto writer = SafetensorsWriter::Create(directory_ / "in/model.safetensors", entries, {});
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    for (const auto& [name, tensor] : tensors_)
+      ASSERT_TRUE((*writer)->Write(name, tensor.second).ok()) << name;
+    ASSERT_TRUE((*writer)->Finish().ok());
+  }
+
+  // Quantises and opens both.
+  QuantizeReport Run(const QuantizeOptions& options) {
+    Write();
+    auto report = Quantize(directory_ / "in", directory_ / "out", options);
+    EXPECT_TRUE(report.ok()) << report.status();
+    in_ = Checkpoint::Open(directory_ / "in").value();
+    out_ = Checkpoint::Open(directory_ / "out").value();
+    return report.ok() ? *report : QuantizeReport{};
+  }
+
+  // Largest |out - in| of a matrix, over its largest |in|.
+  static double Distance(const LinearWeights& in, const LinearWeights& out) {
+    std::vector<float> a(in.out * in.in), b(in.out * in.in);
+    Dequantize(in, 0, in.out, a.data());
+    Dequantize(out, 0, out.out, b.data());
+    double distance = 0, largest = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      distance = std::max<double>(distance, std::abs(a[i] - b[i]));
+      largest = std::max<double>(largest, std::abs(a[i]));
+    }
+    return distance / largest;
+  }
+
+  std::map<std::string, std::pair<SafetensorsWriter::Entry, std::vector<uint8_t>>> tensors_;
+  std::unique_ptr<Checkpoint> in_, out_;
+};
+
+TEST_F(StackedTest, ExpertsStandAlone) {
+  AddBf16("model.layers.0.mlp.experts.gate_up_proj", {kExperts, 2 * kIntermediate, kHidden});
+  AddBf16("model.layers.0.mlp.experts.down_proj", {kExperts, kHidden, kIntermediate});
+  Run({.attention = false});
+  for (int e = 0; e < kExperts; ++e) {
+    const ExpertWeights& in = in_->weights().layers[0].experts[e];
+    const ExpertWeights& out = out_->weights().layers[0].experts[e];
+    EXPECT_EQ(out.up.tensor->name, absl::StrCat("model.layers.0.mlp.experts.", e, ".up_proj.weight"));
+    EXPECT_EQ(out.gate.tensor_scale, out.up.tensor_scale);
+    for (const auto& [a, b] :
+         {std::pair(&in.gate, &out.gate), std::pair(&in.up, &out.up), std::pair(&in.down, &out.down)}) {
+      EXPECT_GT(Distance(*a, *b), 0);
+      EXPECT_LT(Distance(*a, *b), 0.2);
+    }
+  }
+  EXPECT_EQ(Distance(in_->weights().layers[0].o, out_->weights().layers[0].o), 0);
+}
+
+TEST_F(StackedTest, Mxfp4IsCastExactly) {
+  const std::string experts = "model.layers.0.mlp.experts.";
+  Add(experts + "gate_up_proj_blocks", DType::kU8, {kExperts, 2 * kIntermediate, 2, 16}, Bytes(4096, 0, 256));
+  Add(experts + "gate_up_proj_scales", DType::kU8, {kExperts, 2 * kIntermediate, 2}, Bytes(256, 110, 18));
+  Add(experts + "down_proj_blocks", DType::kU8, {kExperts, kHidden, 1, 16}, Bytes(2048, 0, 256));
+  Add(experts + "down_proj_scales", DType::kU8, {kExperts, kHidden, 1}, Bytes(128, 100, 40));  // too wide
+  tensors_[experts + "gate_up_proj_scales"].second[3] = 0;  // of a block of zeros: no exponent that counts
+  std::fill_n(tensors_[experts + "gate_up_proj_blocks"].second.begin() + 3 * 16, 16, 0x80);
+  const QuantizeReport report = Run({});
+  for (int e = 0; e < kExperts; ++e) {
+    const ExpertWeights& in = in_->weights().layers[0].experts[e];
+    const ExpertWeights& out = out_->weights().layers[0].experts[e];
+    EXPECT_EQ(in.gate.format, WeightFormat::kMxfp4);
+    EXPECT_EQ(out.gate.format, WeightFormat::kNvfp4);
+    EXPECT_EQ(Distance(in.gate, out.gate), 0);
+    EXPECT_EQ(Distance(in.up, out.up), 0);
+    EXPECT_GT(Distance(in.down, out.down), 0);
+    EXPECT_LT(Distance(in.down, out.down), 0.2);
+  }
+  for (const TensorError& tensor : report.tensors) {
+    if (tensor.name.find("up_proj") != std::string::npos) {
+      EXPECT_EQ(tensor.relative_rms, 0);
+    }
+  }
+}
+
+TEST_F(StackedTest, Fp8IsRead) {
+  const std::string experts = "model.layers.0.mlp.experts.";
+  const float scales[] = {0.01f, 0.02f};
+  std::vector<uint8_t> scale_bytes(8);
+  std::memcpy(scale_bytes.data(), scales, 8);
+  Add(experts + "gate_up_proj", DType::kF8E4M3, {kExperts, 2 * kIntermediate, kHidden}, Bytes(8192, 0, 120));
+  Add(experts + "gate_up_proj_scale_inv", DType::kF32, {kExperts, 1, 1}, scale_bytes);
+  Add(experts + "down_proj", DType::kF8E4M3, {kExperts, kHidden, kIntermediate}, Bytes(4096, 0, 120));
+  Add(experts + "down_proj_scale_inv", DType::kF32, {kExperts, 1, 1}, scale_bytes);
+  Run({.num_threads = 2});
+  for (int e = 0; e < kExperts; ++e) {
+    const ExpertWeights& in = in_->weights().layers[0].experts[e];
+    EXPECT_EQ(in.down.format, WeightFormat::kFp8);
+    EXPECT_LT(Distance(in.gate, out_->weights().layers[0].experts[e].gate), 0.2);
+    EXPECT_LT(Distance(in.down, out_->weights().layers[0].experts[e].down), 0.2);
+  }
+}
+
+TEST_F(QuantizeTest, CancellingLeavesNothingBehind) {
+  for (const int after : {0, 1, 10, 40}) {
+    std::atomic<int> asked{0};
+    const absl::Status status = Quantize(GoldenDirectory("moe_bf16"), directory_ / "out",
+                                         {.num_threads = 2, .cancelled = [&] { return asked++ >= after; }})
+                                    .status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
+    EXPECT_EQ(directory_.num_entries(), 0);
+  }
 }
 
 TEST_F(QuantizeTest, NeverReplacesItsInput) {
