@@ -13,13 +13,15 @@
 
 add_library(tessera_flags INTERFACE)
 target_include_directories(tessera_flags INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/generated)
+# Not for nvcc, which has flags of its own.
 target_compile_options(tessera_flags INTERFACE
-  -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare -Wno-missing-field-initializers -Werror=return-type -ffp-contract=off
+  "$<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wno-unused-parameter;-Wno-sign-compare;-Wno-missing-field-initializers;-Werror=return-type;-ffp-contract=off>"
   # GCC 12 warns of overlaps that cannot be, in std::string's own code (GCC bug 105651).
-  $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
 target_compile_definitions(tessera_flags INTERFACE TESSERA_VERSION="${PROJECT_VERSION}")
 if(TESSERA_SANITIZE)
-  target_compile_options(tessera_flags INTERFACE -fsanitize=${TESSERA_SANITIZE} -fno-omit-frame-pointer -g1 -O1)
+  target_compile_options(tessera_flags INTERFACE
+    "$<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${TESSERA_SANITIZE};-fno-omit-frame-pointer;-g1;-O1>")
   target_link_options(tessera_flags INTERFACE -fsanitize=${TESSERA_SANITIZE})
   if(TESSERA_SANITIZE STREQUAL "thread" AND EXISTS ${PROJECT_SOURCE_DIR}/tests/sanitizers/absl_sync_for_tsan.cc)
     # In every program, before Abseil's own library.
