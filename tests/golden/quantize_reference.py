@@ -2,7 +2,7 @@
 
     python3 quantize_reference.py IN_DIR OUT_DIR
 
-Every `*_proj.weight` becomes `.weight` (uint8, two E2M1 codes a byte, the even element in the low nibble),
+Every `*_proj.weight` (Mixtral: `w1`, `w2`, `w3`) becomes `.weight` (uint8, two E2M1 codes a byte, the even element in the low nibble),
 `.weight_scale` (E4M3, one for each 16 elements of a row) and `.weight_scale_2` (one float32). gate and up of an
 expert share weight_scale_2, and so do q, k and v of a layer. All arithmetic is float32, in this order:
 
@@ -25,7 +25,7 @@ BLOCK = 16
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 # Halfway points between neighbouring values; a tie goes to the even code, so up from code 1, 3 and 5.
 MIDDLE = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0], np.float32)
-SHARED = [("gate_proj", "up_proj"), ("q_proj", "k_proj", "v_proj")]
+SHARED = [("gate_proj", "up_proj"), ("q_proj", "k_proj", "v_proj"), ("w1", "w3")]
 
 
 def encode_e2m1(x):
@@ -61,6 +61,15 @@ def dequantize(packed, scale, scale_2):
     value = E2M1[code & 7] * np.where(code & 8, np.float32(-1), np.float32(1))
     step = scale.float().numpy() * np.float32(scale_2)
     return (value.reshape(value.shape[0], -1, BLOCK) * step[..., None]).reshape(value.shape)
+
+
+def dequantize_mxfp4(blocks, scales):
+    """The float32 weights [..., out, in] that blocks [..., out, in / 32, 16] and E8M0 scales stand for."""
+    packed = blocks.numpy()
+    code = np.stack((packed & 15, packed >> 4), -1).reshape(*packed.shape[:-1], -1)
+    value = E2M1[code & 7] * np.where(code & 8, np.float32(-1), np.float32(1))
+    value = value * np.exp2(scales.numpy().astype(np.float32) - 127)[..., None]
+    return torch.from_numpy(value.reshape(*value.shape[:-2], -1))
 
 
 def group_of(name):
@@ -100,7 +109,7 @@ def main():
     tensors = load_tensors(source)
     out = {}
     for name, tensor in tensors.items():
-        if not re.search(r"_proj\.weight$", name):
+        if not re.search(r"(_proj|\.w[123])\.weight$", name):
             out[name] = tensor
             continue
         group = [n for n in group_of(name) if n in tensors]

@@ -25,7 +25,7 @@ import numpy as np
 import safetensors.torch
 import torch
 import transformers
-from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 from transformers.models.qwen3_moe import modeling_qwen3_moe as modeling
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -105,16 +105,23 @@ def load(folder, dtype):
     config.pop("quantization_config", None)
     plain = {}
     for name, tensor in tensors.items():
-        if name.endswith(("_scale", "_scale_2")):
+        if name.endswith(("_scale", "_scale_2", "_scales")):
             continue
-        if tensor.dtype == torch.uint8:
+        if name.endswith("_blocks"):
+            name = name.removesuffix("_blocks")
+            tensor = reference.dequantize_mxfp4(tensor, tensors[name + "_scales"]).transpose(1, 2)
+        elif tensor.dtype == torch.uint8 and tensor.dim() == 3:
+            scales, scales_2 = tensors[name + "_weight_scale"], tensors[name + "_weight_scale_2"]
+            tensor = torch.stack([torch.from_numpy(reference.dequantize(*parts)).T
+                                  for parts in zip(tensor, scales, scales_2.tolist())])
+        elif tensor.dtype == torch.uint8:
             scale, scale_2 = tensors[name + "_scale"], tensors[name + "_scale_2"]
             tensor = torch.from_numpy(reference.dequantize(tensor, scale, scale_2.item()))
         plain[name] = tensor.float().contiguous()
     with tempfile.TemporaryDirectory() as temporary:
         safetensors.torch.save_file(plain, pathlib.Path(temporary) / "model.safetensors", metadata={"format": "pt"})
         (pathlib.Path(temporary) / "config.json").write_text(json.dumps(config))
-        model = Qwen3MoeForCausalLM.from_pretrained(temporary, dtype=torch.float32, attn_implementation="eager")
+        model = AutoModelForCausalLM.from_pretrained(temporary, dtype=torch.float32, attn_implementation="eager")
     return model.to(dtype).eval()
 
 
