@@ -156,8 +156,10 @@ const char* EncodeMaps(EncodeTiled encode, const FmhaDecodeParams& p, const RowG
       !EncodeMap(encode, values, 2, v_sizes, value_row, box, &maps->v)) {
     return "fmha decode: the caches cannot be described to TMA (16-byte aligned device memory is needed)";
   }
-  const cuuint64_t q_sizes[3] = {cuuint64_t(p.head_dim), cuuint64_t(p.num_query_heads),
-                                 cuuint64_t(p.num_sequences) * p.q_len};
+  // How many tokens q holds is not known where sequences say which are theirs; none lies past their words.
+  constexpr cuuint64_t kManyTokens = 1 << 24;
+  const cuuint64_t tokens = p.first_tokens ? kManyTokens : cuuint64_t(p.num_sequences) * p.q_len;
+  const cuuint64_t q_sizes[3] = {cuuint64_t(p.head_dim), cuuint64_t(p.num_query_heads), tokens};
   const cuuint32_t q_box[3] = {64, cuuint32_t(groups.rows / p.q_len), cuuint32_t(p.q_len)};
   if (!EncodeMap(encode, p.q, 3, q_sizes, p.head_dim, q_box, &maps->q)) {
     return "fmha decode: the queries cannot be described to TMA (16-byte aligned device memory is needed)";
