@@ -243,16 +243,16 @@ absl::Status Forward::HeadLinear(absl::Span<const PackedLinear> weights, const B
   const size_t bytes = (LinearWorkspaceBytes(tokens, weights[0].k) + kWorkspaceAlignment - 1) /
                        kWorkspaceAlignment * kWorkspaceAlignment;
   const Workspace workspace = Scratch(tasks * bytes);
-  std::vector<absl::Status> results(tasks);
+  head_results_.assign(tasks, absl::OkStatus());
   pool_.ParallelFor(tasks, [&](int64_t task) {
     const Workspace own{workspace.data + task * bytes, bytes};
     for (int64_t h = task; h < heads; h += tasks) {
-      results[task].Update(Linear({x + h * x_spacing, heads * x_spacing, tokens},
-                                  {weights[h], y + h * y_spacing, heads * y_spacing}, own, pool_));
+      head_results_[task].Update(Linear({x + h * x_spacing, heads * x_spacing, tokens},
+                                        {weights[h], y + h * y_spacing, heads * y_spacing}, own, pool_));
     }
   });
   absl::Status status;
-  for (const absl::Status& result : results) status.Update(result);
+  for (const absl::Status& result : head_results_) status.Update(result);
   return status;
 }
 

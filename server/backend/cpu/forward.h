@@ -68,6 +68,7 @@ class Forward {
   GrowingArray<Bf16> q_a_normed_, q_rounded_;  // [tokens, query_rank], [tokens, query heads, head_dim]
   GrowingArray<float> latent_q_;               // [tokens, query heads, kv_rank + rope_dim]
   GrowingArray<Bf16> latent_out_;              // [tokens, query heads, kv_rank]
+  std::vector<absl::Status> head_results_;     // one a task
   GrowingArray<float> values_;                 // [tokens, query heads, value_dim]
   GrowingArray<float> router_;                 // [tokens, experts]
   GrowingArray<int32_t> expert_ids_;           // [tokens, experts per token]

@@ -35,7 +35,7 @@ TEST(Allocation, ALaterStepAllocatesNothing) {
     auto backend = CreateCpuBackend(**checkpoint, {.num_threads = 2});
     ASSERT_TRUE(backend.ok() && (*backend)->AllocateKvCache({.num_blocks = 32}).ok());
     std::vector<int32_t> tokens(60), table(8), other_table(8);
-    std::iota(tokens.begin(), tokens.end(), 0);
+    for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = i % (*checkpoint)->spec().vocab_size;
     std::iota(table.begin(), table.end(), 0);
     std::iota(other_table.begin(), other_table.end(), 8);
     SamplingParams params;
@@ -49,6 +49,7 @@ TEST(Allocation, ALaterStepAllocatesNothing) {
     rows[1].block_table = other_table;
     std::vector<RowResult> results;
     ASSERT_TRUE((*backend)->Run(rows, &results).ok());
+    ASSERT_TRUE(results[0].status.ok()) << results[0].status;
     for (int step = 0; step < 20; ++step) {
       for (BatchRow& row : rows) {
         row.start = 60 + step;
