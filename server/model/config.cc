@@ -1,7 +1,6 @@
 #include "server/model/config.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <system_error>
 #include <utility>
 
@@ -65,9 +64,13 @@ QuantizationHint ReadQuantizationHint(const nlohmann::json& config, const nlohma
 
 // The file's text, or empty if there is no such file.
 absl::StatusOr<std::string> ReadOptional(const std::string& path) {
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) return std::string();
-  return ReadTextFile(path, kMaxConfigBytes);
+  absl::StatusOr<std::string> text = ReadTextFile(path, kMaxConfigBytes);
+  if (absl::IsNotFound(text.status())) return std::string();
+  // A download that broke off, not an absent file.
+  if (text.ok() && text->empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": 0 bytes; expected a JSON object, or no such file"));
+  }
+  return text;
 }
 
 absl::StatusOr<nlohmann::json> ParseOptional(absl::string_view text, absl::string_view path) {

@@ -149,6 +149,19 @@ TEST(Hostile, MutatedConfigurations) {
   EXPECT_GT(accepted, 100);
 }
 
+TEST(Hostile, AnEmptyFileIsNotAnAbsentOne) {
+  TemporaryDirectory directory;
+  WriteFile(directory / "config.json", ReadFile(GoldenDirectory("moe_nvfp4") + "/config.json"));
+  ASSERT_TRUE(ReadModelConfig(directory.path()).ok());
+  for (const char* name : {"generation_config.json", "hf_quant_config.json", "config.json"}) {
+    WriteFile(directory / name, "");
+    const absl::Status status = ReadModelConfig(directory.path()).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << name;
+    EXPECT_NE(status.message().find(name), std::string::npos) << status;
+    std::filesystem::remove(directory / name);
+  }
+}
+
 TEST(Hostile, DeepNestingIsRefused) {
   const std::string deep = R"({"architectures":)" + std::string(200000, '[') + std::string(200000, ']') + "}";
   EXPECT_FALSE(ParseModelConfig(deep, "", "").ok());
