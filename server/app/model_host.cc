@@ -81,6 +81,8 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const ServerOptions& option
 #ifdef TESSERA_CUDA
     CudaBackendOptions cuda;
     cuda.sampling_threads = options.threads;
+    cuda.max_step_tokens = options.max_batched_tokens;
+    cuda.max_step_sequences = std::min(options.max_running, options.max_batched_tokens);
     cuda.progress = log_progress;
     return CreateCudaBackend(checkpoint, std::move(cuda));
 #else

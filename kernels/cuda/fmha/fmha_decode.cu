@@ -52,6 +52,8 @@ struct RowGroups {
   }
 };
 
+constexpr int32_t kMostKvHeads = 256;  // parts of a KV head counted singly
+
 struct Workspace {
   size_t arrivals, stats, out, total;  // byte offsets
 };
@@ -61,8 +63,8 @@ Workspace LayOutWorkspace(int32_t num_sequences, int32_t kv_heads, const RowGrou
   const size_t rows = size_t(num_sequences) * kFmhaMaxSplits * kv_heads * groups.repeat * groups.padded;
   Workspace w;
   w.arrivals = 256;  // the scheduling counters come first
-  // Sized for the most sequences, so that it stays where it is, and zero, whatever the size of the call.
-  w.stats = w.arrivals + AlignUp(size_t(kFmhaMaxSequences) * kv_heads * groups.repeat * sizeof(int32_t));
+  // Sized for the largest call, so that it stays where it is, and zero, whatever the size of the call.
+  w.stats = w.arrivals + size_t(kFmhaMaxSequences) * kMostKvHeads * sizeof(int32_t);
   w.out = w.stats + AlignUp(rows * sizeof(float2));
   w.total = w.out + AlignUp(rows * v_head_dim * sizeof(float));
   return w;
@@ -115,6 +117,11 @@ const char* CheckShapes(const FmhaDecodeParams& p) {
     return "fmha decode: num_blocks and block_table_stride must be positive";
   if (int64_t{p.num_blocks} * p.num_kv_heads * p.block_size > INT32_MAX) {
     return "fmha decode: num_blocks * num_kv_heads * block_size must fit 31 bits";
+  }
+  if (p.num_kv_heads * RowGroups(p.q_len, p.num_query_heads / p.num_kv_heads, ValueDim(p)).repeat >
+      kMostKvHeads) {
+    return "fmha decode: num_kv_heads, or the parts that many query heads of one are cut into, must not "
+           "exceed 256";
   }
   if (p.sliding_window < 0) return "fmha decode: sliding_window must not be negative";
   return nullptr;
@@ -173,6 +180,15 @@ size_t FmhaDecodeWorkspaceBytes(int32_t num_sequences, int32_t q_len, int32_t nu
                                 int32_t num_kv_heads, int32_t v_head_dim) {
   const RowGroups groups(q_len, num_query_heads / num_kv_heads, v_head_dim);
   return LayOutWorkspace(num_sequences, num_kv_heads, groups, v_head_dim).total;
+}
+
+int32_t FmhaDecodeRunLength(int32_t num_query_heads, int32_t num_kv_heads, int32_t v_head_dim) {
+  int32_t length = 1;
+  while (2 * length <= kFmhaSplitGroup && 2 * length <= MostQueryTokens(v_head_dim) &&
+         2 * length * (num_query_heads / num_kv_heads) <= MostRows(v_head_dim)) {
+    length *= 2;
+  }
+  return length;
 }
 
 const char* FmhaDecode(const FmhaDecodeParams& params, cudaStream_t stream) {

@@ -14,6 +14,9 @@ namespace tessera {
 struct CudaBackendOptions {
   int device = 0;
   int sampling_threads = 0;  // of the host, the caller's included; 0 for one a usable core, at most 8
+  // Memory for steps of this size is taken at once; larger ones take more when they come.
+  int32_t max_step_tokens = 256;
+  int32_t max_step_sequences = 64;
   std::function<void(const LoadProgress&)> progress;
 };
 
@@ -24,7 +27,8 @@ absl::Status CheckCudaDevice(int device);
 absl::StatusOr<int64_t> FreeDeviceMemory(int device);
 
 // As CreateCpuBackend, on a GPU.
-absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(const Checkpoint& checkpoint, CudaBackendOptions options);
+absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(const Checkpoint& checkpoint,
+                                                           CudaBackendOptions options);
 
 }  // namespace tessera
 

@@ -6,18 +6,22 @@
 #include "kernels/cuda/linear/grouped_gemm.h"
 #include "kernels/cuda/moe/routing.h"
 #include "kernels/cuda/ops/ops.h"
+#include "server/backend/cuda/status_macros.h"
 
 namespace tessera::cuda {
 namespace {
 
-#define TESSERA_RETURN_IF_ERROR(expression)                                 \
-  do {                                                                      \
-    if (absl::Status status_ = (expression); !status_.ok()) return status_; \
-  } while (false)
-
-constexpr int32_t kAttentionRows = 512;  // tokens of one attention launch
+constexpr int32_t kAttentionTokens = 512;  // of one attention launch
 
 }  // namespace
+
+CudaForward::CudaForward(const CudaModel& model, cudaStream_t stream)
+    : model_(model), stream_(stream), graphs_(stream, kMostGraphs) {
+  for (const LayerSpec& layer : model.spec.layers) {
+    const AttentionSpec& a = layer.attention;
+    run_length_ = std::min(run_length_, FmhaDecodeRunLength(a.num_query_heads, a.num_kv_heads, a.head_dim));
+  }
+}
 
 absl::Status CudaForward::ReserveFor(int32_t tokens) {
   if (tokens <= reserved_tokens_) return absl::OkStatus();
@@ -30,8 +34,11 @@ absl::Status CudaForward::ReserveFor(int32_t tokens) {
     const size_t heads = a.num_query_heads + 2 * a.num_kv_heads;
     qkv = std::max(qkv, heads * a.head_dim);
     q = std::max<size_t>(q, size_t(a.num_query_heads) * a.head_dim);
-    workspace = std::max(workspace, FmhaDecodeWorkspaceBytes(std::min<int32_t>(n, kAttentionRows), 1, a.num_query_heads,
-                                                             a.num_kv_heads, a.head_dim));
+    const int32_t most = std::min<int32_t>(n, kAttentionTokens);
+    for (const int32_t run : {1, run_length_}) {
+      workspace = std::max(workspace, FmhaDecodeWorkspaceBytes((most + run - 1) / run, run, a.num_query_heads,
+                                                               a.num_kv_heads, a.head_dim));
+    }
     const size_t top_k = layer.mlp.kind == MlpKind::kMoe ? layer.mlp.num_experts_per_token : 1;
     experts = std::max<size_t>(experts, layer.mlp.num_experts);
     pairs = std::max(pairs, top_k);
@@ -55,16 +62,26 @@ absl::Status CudaForward::ReserveFor(int32_t tokens) {
   TESSERA_RETURN_IF_ERROR(expert_out_.Reserve(n * pairs * spec.hidden_size * 4, what));
   if (workspace > attention_workspace_.bytes()) {
     TESSERA_RETURN_IF_ERROR(attention_workspace_.Reserve(workspace, what));
-    TESSERA_RETURN_IF_ERROR(
-        CudaStatus(cudaMemsetAsync(attention_workspace_.get(), 0, workspace, stream_), "clearing a workspace"));
+    TESSERA_RETURN_IF_ERROR(CudaStatus(cudaMemsetAsync(attention_workspace_.get(), 0, workspace, stream_),
+                                       "clearing a workspace"));
   }
   reserved_tokens_ = n;
   graphs_.Clear();
   return absl::OkStatus();
 }
 
-absl::Status CudaForward::Linear(const PackedWeights& weights, const void* x, int32_t tokens, int32_t features, bool add,
-                                 float* out) {
+absl::Status CudaForward::ReserveLogits(int32_t count) {
+  TESSERA_RETURN_IF_ERROR(logits_.Reserve(size_t(count) * model_.spec.vocab_size * 4, "logits"));
+  return head_input_.Reserve(size_t(count) * model_.spec.hidden_size * 2, "the output matrix's input");
+}
+
+absl::Status CudaForward::Reserve(int32_t tokens, int32_t logits) {
+  TESSERA_RETURN_IF_ERROR(ReserveFor(tokens));
+  return ReserveLogits(logits);
+}
+
+absl::Status CudaForward::Linear(const PackedWeights& weights, const void* x, int32_t tokens,
+                                 int32_t features, bool add, float* out) {
   GroupedGemmParams p;
   p.weights = weights;
   p.x = x;
@@ -78,7 +95,7 @@ absl::Status CudaForward::Linear(const PackedWeights& weights, const void* x, in
 
 absl::Status CudaForward::Run(const CudaStep& step, const CudaKvCache& cache, const void* inputs) {
   TESSERA_RETURN_IF_ERROR(ReserveFor(step.num_tokens));
-  if (step.num_tokens > kMostGraphTokens) return Launch(step, cache);
+  if (!UsesGraph(step.num_tokens)) return Launch(step, cache);
   if (inputs != graph_inputs_) {
     graphs_.Clear();
     graph_inputs_ = inputs;
@@ -90,14 +107,15 @@ absl::Status CudaForward::Launch(const CudaStep& step, const CudaKvCache& cache)
   const ModelSpec& spec = model_.spec;
   const int32_t tokens = step.num_tokens, dim = spec.hidden_size;
   float* hidden = hidden_.get<float>();
-  TESSERA_RETURN_IF_ERROR(KernelStatus(EmbedTokens(model_.embeddings, step.ids, tokens, dim, hidden, stream_)));
+  TESSERA_RETURN_IF_ERROR(
+      KernelStatus(EmbedTokens(model_.embeddings, step.ids, tokens, dim, hidden, stream_)));
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     const CudaLayer& layer = model_.layers[i];
     TESSERA_RETURN_IF_ERROR(KernelStatus(
         RmsNorm(hidden, nullptr, tokens, dim, layer.input_norm, spec.rms_norm_eps, normed_.get(), stream_)));
     TESSERA_RETURN_IF_ERROR(Attend(step, spec.layers[i], layer, cache, cache.layers[i]));
-    TESSERA_RETURN_IF_ERROR(KernelStatus(
-        RmsNorm(hidden, nullptr, tokens, dim, layer.post_attention_norm, spec.rms_norm_eps, normed_.get(), stream_)));
+    TESSERA_RETURN_IF_ERROR(KernelStatus(RmsNorm(hidden, nullptr, tokens, dim, layer.post_attention_norm,
+                                                 spec.rms_norm_eps, normed_.get(), stream_)));
     TESSERA_RETURN_IF_ERROR(Mlp(tokens, spec.layers[i], layer));
   }
   return absl::OkStatus();
@@ -131,18 +149,31 @@ absl::Status CudaForward::Attend(const CudaStep& step, const LayerSpec& spec, co
   qkv.v_cache = kv.second;
   TESSERA_RETURN_IF_ERROR(KernelStatus(FinishQkv(qkv, stream_)));
 
-  // Every token is a sequence of its own to the kernel, also those of a prompt chunk: one kernel, and a token's result
-  // does not depend on how its prompt was cut.
-  for (int32_t first = 0; first < tokens; first += kAttentionRows) {
+  TESSERA_RETURN_IF_ERROR(AttendRuns(step.runs, step, attention, cache, kv));
+  TESSERA_RETURN_IF_ERROR(AttendRuns(step.singles, step, attention, cache, kv));
+  return Linear(layer.o, attended_.get(), tokens, model_.spec.hidden_size, /*add=*/true,
+                hidden_.get<float>());
+}
+
+// One kernel for prompts and for decoding: a token's result does not depend on how its prompt was cut.
+absl::Status CudaForward::AttendRuns(const CudaAttentionRuns& runs, const CudaStep& step,
+                                     const AttentionSpec& attention, const CudaKvCache& cache,
+                                     const std::pair<void*, void*>& kv) {
+  const int64_t q_size = int64_t{attention.num_query_heads} * attention.head_dim;
+  const int32_t most = kAttentionTokens / runs.length;
+  for (int32_t first = 0; first < runs.count; first += most) {
+    const int64_t token = runs.first_tokens ? 0 : int64_t{first} * runs.length;
     FmhaDecodeParams p;
-    p.q = q_.get<uint16_t>() + int64_t{first} * q_size;
-    p.out = attended_.get<uint16_t>() + int64_t{first} * q_size;
+    p.q = q_.get<uint16_t>() + token * q_size;
+    p.out = attended_.get<uint16_t>() + token * q_size;
     p.k_cache = kv.first;
     p.v_cache = kv.second;
     p.block_table = step.block_table;
-    p.table_rows = step.table_rows + first;
-    p.lengths = step.lengths + first;
-    p.num_sequences = std::min(kAttentionRows, tokens - first);
+    p.table_rows = runs.table_rows + first;
+    p.first_tokens = runs.first_tokens ? runs.first_tokens + first : nullptr;
+    p.lengths = runs.lengths + first;
+    p.num_sequences = std::min(most, runs.count - first);
+    p.q_len = runs.length;
     p.num_query_heads = attention.num_query_heads;
     p.num_kv_heads = attention.num_kv_heads;
     p.head_dim = attention.head_dim;
@@ -154,7 +185,7 @@ absl::Status CudaForward::Attend(const CudaStep& step, const LayerSpec& spec, co
     p.workspace = attention_workspace_.get();
     TESSERA_RETURN_IF_ERROR(KernelStatus(FmhaDecode(p, stream_)));
   }
-  return Linear(layer.o, attended_.get(), tokens, model_.spec.hidden_size, /*add=*/true, hidden_.get<float>());
+  return absl::OkStatus();
 }
 
 absl::Status CudaForward::Mlp(int32_t tokens, const LayerSpec& spec, const CudaLayer& layer) {
@@ -168,12 +199,14 @@ absl::Status CudaForward::Mlp(int32_t tokens, const LayerSpec& spec, const CudaL
   p.num_slots = tokens;
   p.tile_slots = ChooseTileSlots(tokens, layer.gate_up);
   TESSERA_RETURN_IF_ERROR(KernelStatus(GroupedGemm(p, stream_)));
-  return Linear(layer.down, activated_.get(), tokens, model_.spec.hidden_size, /*add=*/true, hidden_.get<float>());
+  return Linear(layer.down, activated_.get(), tokens, model_.spec.hidden_size, /*add=*/true,
+                hidden_.get<float>());
 }
 
 absl::Status CudaForward::Moe(int32_t tokens, const MlpSpec& spec, const CudaLayer& layer) {
   const int32_t top_k = spec.num_experts_per_token, experts = spec.num_experts;
-  TESSERA_RETURN_IF_ERROR(Linear(layer.router, normed_.get(), tokens, experts, /*add=*/false, router_.get<float>()));
+  TESSERA_RETURN_IF_ERROR(
+      Linear(layer.router, normed_.get(), tokens, experts, /*add=*/false, router_.get<float>()));
   RouteParams route;
   route.logits = router_.get<float>();
   route.tokens = tokens;
@@ -188,8 +221,9 @@ absl::Status CudaForward::Moe(int32_t tokens, const MlpSpec& spec, const CudaLay
 
   const int32_t slots = tokens * top_k;
   const int32_t tile_slots = ChooseTileSlots(slots, layer.gate_up);
-  const SortedSlots sorted = {slot_token_.get<int32_t>(), token_slot_.get<int32_t>(), tile_expert_.get<int32_t>(),
-                              tile_range_.get<int2>(), num_tiles_.get<int32_t>()};
+  const SortedSlots sorted = {slot_token_.get<int32_t>(), token_slot_.get<int32_t>(),
+                              tile_expert_.get<int32_t>(), tile_range_.get<int2>(),
+                              num_tiles_.get<int32_t>()};
   TESSERA_RETURN_IF_ERROR(
       KernelStatus(SortByExpert(route.experts, tokens, top_k, experts, tile_slots, sorted, stream_)));
 
@@ -215,16 +249,16 @@ absl::Status CudaForward::Moe(int32_t tokens, const MlpSpec& spec, const CudaLay
   p.out_features = model_.spec.hidden_size;
   p.epilogue = GemmEpilogue::kStore;
   TESSERA_RETURN_IF_ERROR(KernelStatus(GroupedGemm(p, stream_)));
-  return KernelStatus(CombineExperts(expert_out_.get<float>(), sorted.token_slot, route.weights, tokens, top_k,
-                                     model_.spec.hidden_size, hidden_.get<float>(), stream_));
+  return KernelStatus(CombineExperts(expert_out_.get<float>(), sorted.token_slot, route.weights, tokens,
+                                     top_k, model_.spec.hidden_size, hidden_.get<float>(), stream_));
 }
 
 absl::Status CudaForward::Logits(const int32_t* tokens, int32_t count, float** logits) {
   const ModelSpec& spec = model_.spec;
-  TESSERA_RETURN_IF_ERROR(logits_.Reserve(size_t(count) * spec.vocab_size * 4, "logits"));
-  TESSERA_RETURN_IF_ERROR(head_input_.Reserve(size_t(count) * spec.hidden_size * 2, "the output matrix's input"));
-  TESSERA_RETURN_IF_ERROR(KernelStatus(RmsNorm(hidden_.get<float>(), tokens, count, spec.hidden_size, model_.final_norm,
-                                               spec.rms_norm_eps, head_input_.get(), stream_)));
+  TESSERA_RETURN_IF_ERROR(ReserveLogits(count));
+  TESSERA_RETURN_IF_ERROR(
+      KernelStatus(RmsNorm(hidden_.get<float>(), tokens, count, spec.hidden_size, model_.final_norm,
+                           spec.rms_norm_eps, head_input_.get(), stream_)));
   *logits = logits_.get<float>();
   return Linear(model_.lm_head, head_input_.get(), count, spec.vocab_size, /*add=*/false, *logits);
 }

@@ -20,14 +20,23 @@ struct CudaKvCache {
   int32_t block_size = 0;
 };
 
+// Query tokens as attention takes them: `count` runs of `length` tokens, device arrays.
+struct CudaAttentionRuns {
+  int32_t length = 1;
+  int32_t count = 0;
+  const int32_t* first_tokens = nullptr;  // [count], or null: run i is at i * length
+  const int32_t* lengths = nullptr;       // [count] keys that the run's last token sees
+  const int32_t* table_rows = nullptr;    // [count] row of the block table
+};
+
 // A step's tokens, as device arrays.
 struct CudaStep {
   int32_t num_tokens = 0;
-  const int32_t* ids = nullptr;         // [num_tokens]
-  const int32_t* positions = nullptr;   // [num_tokens]
-  const int64_t* slots = nullptr;       // [num_tokens] where each token's key and value go
-  const int32_t* lengths = nullptr;     // [num_tokens] position + 1
-  const int32_t* table_rows = nullptr;  // [num_tokens] row of the block table
+  const int32_t* ids = nullptr;        // [num_tokens]
+  const int32_t* positions = nullptr;  // [num_tokens]
+  const int64_t* slots = nullptr;      // [num_tokens] where each token's key and value go
+  CudaAttentionRuns singles;           // tokens one by one
+  CudaAttentionRuns runs;              // pieces of prompts, of run_length() tokens each
   const int32_t* block_table = nullptr;
   int32_t block_table_stride = 0;
 };
@@ -35,8 +44,16 @@ struct CudaStep {
 // The forward pass: everything on one stream, nothing waited for.
 class CudaForward {
  public:
-  CudaForward(const CudaModel& model, cudaStream_t stream)
-      : model_(model), stream_(stream), graphs_(stream, kMostGraphs) {}
+  CudaForward(const CudaModel& model, cudaStream_t stream);
+
+  // Of the runs that prompts may be cut into: their first tokens' positions are multiples of it. A token's result is the
+  // same, to the bit, in a run and alone.
+  int32_t run_length() const { return run_length_; }
+  // Whether a step of this many tokens is replayed as a graph: such a step has no runs, and singles in the tokens' order.
+  static bool UsesGraph(int32_t num_tokens) { return num_tokens <= kMostGraphTokens; }
+
+  // Memory for steps of up to this many tokens, and for the logits of this many at once; larger ones make it grow.
+  absl::Status Reserve(int32_t tokens, int32_t logits);
 
   // Leaves the final hidden state (before the last norm) of every token. The step's arrays must lie at addresses that
   // depend on num_tokens alone while `inputs` is the same: small steps of a shape seen before are replayed as a graph.
@@ -52,20 +69,26 @@ class CudaForward {
   static constexpr int32_t kMostGraphTokens = 256;  // larger steps take long enough to hide their launches
 
   absl::Status Launch(const CudaStep& step, const CudaKvCache& cache);
-  absl::Status Attend(const CudaStep& step, const LayerSpec& spec, const CudaLayer& layer, const CudaKvCache& cache,
-                      const std::pair<void*, void*>& kv);
+  absl::Status AttendRuns(const CudaAttentionRuns& runs, const CudaStep& step, const AttentionSpec& attention,
+                          const CudaKvCache& cache, const std::pair<void*, void*>& kv);
+  absl::Status Attend(const CudaStep& step, const LayerSpec& spec, const CudaLayer& layer,
+                      const CudaKvCache& cache, const std::pair<void*, void*>& kv);
   absl::Status Mlp(int32_t tokens, const LayerSpec& spec, const CudaLayer& layer);
   absl::Status Moe(int32_t tokens, const MlpSpec& spec, const CudaLayer& layer);
-  absl::Status Linear(const PackedWeights& weights, const void* x, int32_t tokens, int32_t features, bool add, float* out);
+  absl::Status Linear(const PackedWeights& weights, const void* x, int32_t tokens, int32_t features, bool add,
+                      float* out);
   absl::Status ReserveFor(int32_t tokens);
+  absl::Status ReserveLogits(int32_t count);
 
   const CudaModel& model_;
   const cudaStream_t stream_;
+  int32_t run_length_ = 32;
   GraphCache graphs_;
   const void* graph_inputs_ = nullptr;
   int32_t reserved_tokens_ = 0;
   DeviceMemory hidden_, normed_, qkv_, q_, attended_, attention_workspace_;
-  DeviceMemory router_, experts_, expert_weights_, slot_token_, token_slot_, tile_expert_, tile_range_, num_tiles_;
+  DeviceMemory router_, experts_, expert_weights_, slot_token_, token_slot_, tile_expert_, tile_range_,
+      num_tiles_;
   DeviceMemory activated_, expert_out_, logits_, head_input_, pooled_;
 };
 

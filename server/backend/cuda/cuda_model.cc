@@ -8,17 +8,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/nvfp4/bf16.h"
+#include "server/backend/cuda/status_macros.h"
 #include "server/model/linear_rows.h"
 
 namespace tessera::cuda {
 namespace {
 
 using ModelFormat = ::tessera::WeightFormat;
-
-#define TESSERA_RETURN_IF_ERROR(expression)                     \
-  do {                                                          \
-    if (absl::Status status_ = (expression); !status_.ok()) return status_; \
-  } while (false)
 
 // Sources that become one packed matrix: parts one after the other, or gate and up interleaved.
 struct MatrixSources {
@@ -41,12 +37,14 @@ absl::Status CheckLayer(const LayerSpec& spec) {
            mlp.activation.up_offset != plain.up_offset,
        "a clamped activation"},
       {mlp.shared_intermediate_size > 0, "a shared expert"},
-      {mlp.kind == MlpKind::kMoe && mlp.router.score != RouterScore::kSoftmax, "a router other than softmax over all"},
+      {mlp.kind == MlpKind::kMoe && mlp.router.score != RouterScore::kSoftmax,
+       "a router other than softmax over all"},
       {mlp.router.bias || mlp.router.selection_bias, "a router's bias"},
       {mlp.router.num_groups > 1, "groups of experts"},
   };
   for (const auto& [present, what] : missing) {
-    if (present) return absl::UnimplementedError(absl::StrCat(what, ": not in the CUDA backend; use the CPU"));
+    if (present)
+      return absl::UnimplementedError(absl::StrCat(what, ": not in the CUDA backend; use the CPU"));
   }
   if (attention.head_dim != 64 && attention.head_dim != 128 && attention.head_dim != 256) {
     return absl::UnimplementedError(
@@ -72,10 +70,11 @@ class Loader {
         return absl::Status(status.code(), absl::StrCat("layer ", i, ": ", status.message()));
       }
     }
-    TESSERA_RETURN_IF_ERROR(LoadVector(checkpoint_.weights().final_norm, spec.hidden_size, true, &model_->final_norm));
-    TESSERA_RETURN_IF_ERROR(LoadEmbeddings());
     TESSERA_RETURN_IF_ERROR(
-        Pack({{{&checkpoint_.weights().lm_head}, {spec.vocab_size}}}, spec.hidden_size, true, &model_->lm_head));
+        LoadVector(checkpoint_.weights().final_norm, spec.hidden_size, true, &model_->final_norm));
+    TESSERA_RETURN_IF_ERROR(LoadEmbeddings());
+    TESSERA_RETURN_IF_ERROR(Pack({{{&checkpoint_.weights().lm_head}, {spec.vocab_size}}}, spec.hidden_size,
+                                 true, &model_->lm_head));
     TESSERA_RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "repacking weights"));
     for (const DeviceMemory& memory : model_->memory) model_->weight_bytes += memory.bytes();
     return std::move(model_);
@@ -88,11 +87,14 @@ class Loader {
     const int64_t q_rows = int64_t{attention.num_query_heads} * attention.head_dim;
     const int64_t kv_rows = int64_t{attention.num_kv_heads} * attention.head_dim;
     TESSERA_RETURN_IF_ERROR(LoadVector(weights.input_norm, hidden, true, &layer->input_norm));
-    TESSERA_RETURN_IF_ERROR(LoadVector(weights.post_attention_norm, hidden, true, &layer->post_attention_norm));
-    TESSERA_RETURN_IF_ERROR(LoadVector(weights.q_norm, attention.head_dim, attention.qk_norm, &layer->q_norm));
-    TESSERA_RETURN_IF_ERROR(LoadVector(weights.k_norm, attention.head_dim, attention.qk_norm, &layer->k_norm));
-    TESSERA_RETURN_IF_ERROR(Pack({{{&weights.q, &weights.k, &weights.v}, {q_rows, kv_rows, kv_rows}}}, hidden, false,
-                                 &layer->qkv));
+    TESSERA_RETURN_IF_ERROR(
+        LoadVector(weights.post_attention_norm, hidden, true, &layer->post_attention_norm));
+    TESSERA_RETURN_IF_ERROR(
+        LoadVector(weights.q_norm, attention.head_dim, attention.qk_norm, &layer->q_norm));
+    TESSERA_RETURN_IF_ERROR(
+        LoadVector(weights.k_norm, attention.head_dim, attention.qk_norm, &layer->k_norm));
+    TESSERA_RETURN_IF_ERROR(Pack({{{&weights.q, &weights.k, &weights.v}, {q_rows, kv_rows, kv_rows}}}, hidden,
+                                 false, &layer->qkv));
     TESSERA_RETURN_IF_ERROR(Pack({{{&weights.o}, {hidden}}}, q_rows, false, &layer->o));
     TESSERA_RETURN_IF_ERROR(MakeRope(attention.rope, &layer->rope));
 
@@ -105,7 +107,8 @@ class Loader {
     static const ExpertWeights kNone;
     for (int32_t e = 0; e < experts; ++e) {
       const ExpertWeights& expert = dummy_ ? kNone : weights.experts[e];
-      gate_up.push_back({{&expert.gate, &expert.up}, {mlp.intermediate_size, mlp.intermediate_size}, RowOrder::kGateUp});
+      gate_up.push_back(
+          {{&expert.gate, &expert.up}, {mlp.intermediate_size, mlp.intermediate_size}, RowOrder::kGateUp});
       down.push_back({{&expert.down}, {hidden}});
     }
     TESSERA_RETURN_IF_ERROR(Pack(gate_up, hidden, false, &layer->gate_up));
@@ -113,10 +116,12 @@ class Loader {
   }
 
   // Packs matrices of one shape and format after each other.
-  absl::Status Pack(const std::vector<MatrixSources>& matrices, int64_t k, bool bf16_if_dummy, PackedWeights* packed) {
+  absl::Status Pack(const std::vector<MatrixSources>& matrices, int64_t k, bool bf16_if_dummy,
+                    PackedWeights* packed) {
     const LinearWeights& first = *matrices[0].parts[0];
-    packed->format = dummy_ ? (bf16_if_dummy ? WeightFormat::kBf16 : WeightFormat::kNvfp4)
-                            : (first.format == ModelFormat::kNvfp4 ? WeightFormat::kNvfp4 : WeightFormat::kBf16);
+    packed->format = dummy_
+                         ? (bf16_if_dummy ? WeightFormat::kBf16 : WeightFormat::kNvfp4)
+                         : (first.format == ModelFormat::kNvfp4 ? WeightFormat::kNvfp4 : WeightFormat::kBf16);
     if (k % kGroupK != 0) {
       return absl::UnimplementedError(
           absl::StrCat("a matrix of ", k, " inputs; the CUDA kernels take multiples of ", kGroupK));
@@ -157,7 +162,8 @@ class Loader {
       const Staged& b = staged_[1];
       const char* error =
           format == WeightFormat::kNvfp4
-              ? PackNvfp4(a.data.get<uint8_t>(), a.scales.get<uint8_t>(), gate_up ? b.data.get<uint8_t>() : nullptr,
+              ? PackNvfp4(a.data.get<uint8_t>(), a.scales.get<uint8_t>(),
+                          gate_up ? b.data.get<uint8_t>() : nullptr,
                           gate_up ? b.scales.get<uint8_t>() : nullptr, n, k, matrix.order, target, nullptr)
               : PackBf16(a.data.get(), gate_up ? b.data.get() : nullptr, n, k, matrix.order, target, nullptr);
       TESSERA_RETURN_IF_ERROR(KernelStatus(error));
@@ -185,12 +191,14 @@ class Loader {
     if (nvfp4) TESSERA_RETURN_IF_ERROR(staged.scales.Reserve(rows * k / 16, "staging of block scales"));
     if (dummy_) return StageDummy(rows * k, k, format, &staged);
     if (source.format == ModelFormat::kMxfp4 || source.format == ModelFormat::kFp8) {
-      return absl::UnimplementedError(absl::StrCat("\"", source.name, "\" is ", std::string(WeightFormatName(source.format)),
+      return absl::UnimplementedError(absl::StrCat("\"", source.name, "\" is ",
+                                                   std::string(WeightFormatName(source.format)),
                                                    ", which is not in the CUDA backend"));
     }
     if ((source.format == ModelFormat::kNvfp4) != nvfp4) {
-      return absl::UnimplementedError(absl::StrCat("\"", source.name, "\" is ", std::string(WeightFormatName(source.format)),
-                                                   " where the matrices beside it are ", nvfp4 ? "NVFP4" : "BF16"));
+      return absl::UnimplementedError(
+          absl::StrCat("\"", source.name, "\" is ", std::string(WeightFormatName(source.format)),
+                       " where the matrices beside it are ", nvfp4 ? "NVFP4" : "BF16"));
     }
     TESSERA_RETURN_IF_ERROR(CheckUnchanged(source, *checkpoint_.reader()));
     if (!nvfp4) {
@@ -250,7 +258,8 @@ class Loader {
     }
     TESSERA_RETURN_IF_ERROR(staged_[0].data.Reserve(elements * 2, "staging of weights"));
     TESSERA_RETURN_IF_ERROR(StageDummy(elements, spec.hidden_size, WeightFormat::kBf16, &staged_[0]));
-    return CudaStatus(cudaMemcpy(target, staged_[0].data.get(), elements * 2, cudaMemcpyDeviceToDevice), "copying");
+    return CudaStatus(cudaMemcpy(target, staged_[0].data.get(), elements * 2, cudaMemcpyDeviceToDevice),
+                      "copying");
   }
 
   absl::Status LoadVector(const VectorWeights& weights, int64_t size, bool wanted, const float** out) {
@@ -303,7 +312,8 @@ class Loader {
 
   // On the default stream, like the packing kernels: a staging buffer is not overwritten before it was packed.
   static absl::Status Copy(void* target, const void* source, size_t bytes) {
-    return CudaStatus(cudaMemcpyAsync(target, source, bytes, cudaMemcpyHostToDevice, nullptr), "copying weights");
+    return CudaStatus(cudaMemcpyAsync(target, source, bytes, cudaMemcpyHostToDevice, nullptr),
+                      "copying weights");
   }
 
   void Report(int64_t bytes) {
@@ -323,8 +333,8 @@ class Loader {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CudaModel>> LoadCudaModel(const Checkpoint& checkpoint,
-                                                         const std::function<void(const LoadProgress&)>& progress) {
+absl::StatusOr<std::unique_ptr<CudaModel>> LoadCudaModel(
+    const Checkpoint& checkpoint, const std::function<void(const LoadProgress&)>& progress) {
   if (checkpoint.format() == LoadFormat::kSafetensors && checkpoint.reader() == nullptr) {
     return absl::FailedPreconditionError("the checkpoint is closed");
   }

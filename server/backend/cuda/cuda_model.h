@@ -43,8 +43,8 @@ struct CudaModel {
 // Copies the checkpoint's weights to the current device and repacks them there; for LoadFormat::kDummy makes them up.
 // Errors: UNIMPLEMENTED (a shape or mix of formats that the kernels do not take), RESOURCE_EXHAUSTED (bytes needed and
 // free), and as CreateCpuBackend.
-absl::StatusOr<std::unique_ptr<CudaModel>> LoadCudaModel(const Checkpoint& checkpoint,
-                                                         const std::function<void(const LoadProgress&)>& progress);
+absl::StatusOr<std::unique_ptr<CudaModel>> LoadCudaModel(
+    const Checkpoint& checkpoint, const std::function<void(const LoadProgress&)>& progress);
 
 }  // namespace tessera::cuda
 

@@ -31,7 +31,8 @@ absl::Status GraphCache::Capture(const std::function<absl::Status()>& launch, cu
   status = launch();
   cudaGraph_t captured = nullptr;
   status.Update(CudaStatus(cudaStreamEndCapture(stream_, &captured), "capturing a step"));
-  if (status.ok()) status = CudaStatus(cudaGraphInstantiate(graph, captured, 0), "instantiating a step's graph");
+  if (status.ok())
+    status = CudaStatus(cudaGraphInstantiate(graph, captured, 0), "instantiating a step's graph");
   if (captured != nullptr) cudaGraphDestroy(captured);
   return status;
 }

@@ -24,7 +24,8 @@ class PinnedMemory {
     cudaFreeHost(data_);
     data_ = nullptr;
     bytes_ = 0;
-    if (absl::Status status = CudaStatus(cudaMallocHost(&data_, bytes), "allocating pinned memory"); !status.ok()) {
+    if (absl::Status status = CudaStatus(cudaMallocHost(&data_, bytes), "allocating pinned memory");
+        !status.ok()) {
       return status;
     }
     bytes_ = bytes;
