@@ -220,7 +220,7 @@ INSTANTIATE_TEST_SUITE_P(
         Shape{32, 4, 128, 64, {130, 4, 999}, 2}, Shape{32, 4, 128, 16, {130, 4, 3000}, 4},
         Shape{32, 8, 128, 64, {500, 2000, 64}, 1, 128}, Shape{64, 8, 64, 16, {500, 2000, 129}, 1, 128, true},
         Shape{32, 4, 128, 64, {500, 70}, 3, 100, true}, Shape{64, 8, 64, 64, {1, 900}, 1, 0, true},
-        Shape{16, 4, 64, 128, {200, 1, 385}, 2, 70}, Shape{64, 1, 128, 64, {300, 65}},
+        Shape{16, 4, 64, 128, {200, 2, 385}, 2, 70}, Shape{64, 1, 128, 64, {300, 65}},
         Shape{24, 1, 256, 32, {140}, 2}, Shape{32, 4, 128, 16, {130, 8, 3000}, 8},
         Shape{64, 8, 64, 64, {900, 31}, 7, 0, true}, Shape{40, 1, 128, 64, {333}, 1, 100, true}));
 
@@ -321,7 +321,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, FmhaDecodeRuns,
                                          std::pair{Shape{32, 4, 128, 64, {203}, 75}, 4},
                                          std::pair{Shape{64, 8, 64, 64, {700}, 33, 100, true}, 8},
                                          std::pair{Shape{16, 2, 256, 64, {330}, 20}, 2},
-                                         std::pair{Shape{4, 4, 128, 32, {600}, 70}, 32}));
+                                         std::pair{Shape{4, 4, 128, 32, {600}, 100}, 32}));
 
 TEST(FmhaDecode, RefusesShapesItCannotTake) {
   FmhaDecodeParams p;
