@@ -33,7 +33,6 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& 
   absl::StatusOr<std::unique_ptr<SafetensorsReader>> reader = SafetensorsReader::OpenDirectory(dir);
   if (!reader.ok()) return reader.status();
   checkpoint->reader_ = std::move(*reader);
-  checkpoint->reader_->Prefetch();
   absl::StatusOr<ModelWeights> weights =
       ResolveWeights(checkpoint->spec(), *checkpoint->reader_, &checkpoint->facts_);
   if (!weights.ok()) {

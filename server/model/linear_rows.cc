@@ -11,16 +11,25 @@
 namespace tessera {
 namespace {
 
-// Units of N bytes into row-major order. Columns go in runs, so that a matrix stored by columns is read along them.
+// Units of N bytes into row-major order, by way of square tiles of one cache line's width: columns are read, and rows
+// written, a line at a time.
 template <int N>
 void Gather(const UnitMatrix& view, int64_t first, int64_t count, int64_t columns, uint8_t* out) {
-  constexpr int64_t kRun = 64;
-  for (int64_t begin = 0; begin < columns; begin += kRun) {
-    const int64_t end = std::min(begin + kRun, columns);
-    for (int64_t r = 0; r < count; ++r) {
-      const uint8_t* from = view.data + (first + r) * view.row_stride + begin * view.column_stride;
-      uint8_t* to = out + (r * columns + begin) * N;
-      for (int64_t c = begin; c < end; ++c, from += view.column_stride, to += N) std::memcpy(to, from, N);
+  constexpr int64_t kSide = 64 / N;
+  uint8_t tile[kSide * kSide * N];
+  for (int64_t column = 0; column < columns; column += kSide) {
+    const int64_t width = std::min(kSide, columns - column);
+    for (int64_t row = 0; row < count; row += kSide) {
+      const int64_t height = std::min(kSide, count - row);
+      for (int64_t c = 0; c < width; ++c) {
+        const uint8_t* from = view.data + (first + row) * view.row_stride + (column + c) * view.column_stride;
+        for (int64_t r = 0; r < height; ++r, from += view.row_stride) {
+          std::memcpy(tile + (r * kSide + c) * N, from, N);
+        }
+      }
+      for (int64_t r = 0; r < height; ++r) {
+        std::memcpy(out + ((row + r) * columns + column) * N, tile + r * kSide * N, width * N);
+      }
     }
   }
 }
@@ -102,6 +111,22 @@ LinearRows RowReader::Read(const LinearWeights& weights, int64_t first, int64_t 
     rows.float_scales = float_scales_.data();
   }
   return rows;
+}
+
+void ReleaseRows(const LinearWeights& weights, int64_t first, int64_t count) {
+  const bool four_bit = IsFourBit(weights.format);
+  const int64_t units = four_bit ? weights.in / 2 : weights.in;
+  const auto release = [&](const UnitMatrix& view, int64_t columns, int64_t unit) {
+    // Of a matrix that is stored by columns a page holds many rows: it goes with the last ones.
+    const bool by_rows = view.column_stride <= view.row_stride;
+    if (!by_rows && first + count < weights.out) return;
+    const int64_t begin = by_rows ? first : 0;
+    const int64_t rows = by_rows ? count : weights.out;
+    const int64_t bytes = (rows - 1) * view.row_stride + (columns - 1) * view.column_stride + unit;
+    SafetensorsReader::Release(absl::MakeConstSpan(view.data + begin * view.row_stride, bytes));
+  };
+  release(weights.data, units, FormatRowBytes(weights.format, weights.in) / units);
+  if (four_bit) release(weights.scales, weights.in / FormatBlock(weights.format), 1);
 }
 
 void Dequantize(const LinearWeights& weights, int64_t first, int64_t count, float* out) {

@@ -222,4 +222,12 @@ void SafetensorsReader::Prefetch() const {
   }
 }
 
+void SafetensorsReader::Release(absl::Span<const uint8_t> data) {
+  static const uintptr_t page = sysconf(_SC_PAGESIZE);
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(data.data()) + page - 1) / page * page;
+  const uintptr_t end = reinterpret_cast<uintptr_t>(data.data() + data.size()) / page * page;
+  // A read-only private mapping of a file: the next access reads the file again.
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
 }  // namespace tessera

@@ -98,6 +98,9 @@ class SafetensorsReader {
   // Asks the system to read all files ahead.
   void Prefetch() const;
 
+  // Lets go of the whole pages in a part of a tensor's data: see linear_rows.h.
+  static void Release(absl::Span<const uint8_t> data);
+
  private:
   class MappedFile;
   SafetensorsReader();

@@ -38,17 +38,41 @@ absl::Status CheckShape(int64_t n, int64_t k, const void* data, const std::byte*
   return absl::OkStatus();
 }
 
-// Codes of 16 columns (8 bytes, two columns each) to the two 32-bit lanes of the tile's halves.
-void PackCodes(const uint8_t* codes, uint32_t lanes[2]) {
-  for (int half = 0; half < 2; ++half) {
-    uint32_t even = 0;
-    uint32_t odd = 0;
-    for (int j = 0; j < 4; ++j) {
-      const uint32_t byte = codes[half * 4 + j];
-      even |= (byte & 0xfu) << (4 * j);
-      odd |= (byte >> 4) << (4 * j);
+// Two blocks of 16 columns (16 bytes of codes) to the 32-bit lanes of their halves: even columns' nibbles gathered in a
+// lane's low 16 bits, odd columns' in its high ones.
+typedef uint64_t U64x2 __attribute__((vector_size(16)));
+typedef uint32_t U32x4 __attribute__((vector_size(16)));
+
+U32x4 PackCodes(U64x2 bytes) {
+  const auto gather = [](U64x2 nibbles) {
+    nibbles = (nibbles | nibbles >> 4) & 0x00ff00ff00ff00ffu;
+    return (nibbles | nibbles >> 8) & 0x0000ffff0000ffffu;
+  };
+  return reinterpret_cast<U32x4>(gather(bytes & 0x0f0f0f0f0f0f0f0fu) |
+                                 gather(bytes >> 4 & 0x0f0f0f0f0f0f0f0fu) << 16);
+}
+
+// Codes of four blocks of columns and sixteen rows, `stride` bytes apart, four rows at a time.
+void PackCodesOfGroup(const uint8_t* codes, int64_t stride, std::byte* dst) {
+  for (int64_t pair = 0; pair < 2; ++pair) {
+    for (int64_t r = 0; r < kTileRows; r += 4) {
+      U32x4 row[4];
+      for (int64_t i = 0; i < 4; ++i) {
+        U64x2 bytes;
+        std::memcpy(&bytes, codes + (r + i) * stride + pair * 16, sizeof(bytes));
+        row[i] = PackCodes(bytes);
+      }
+      const U32x4 low01 = __builtin_shufflevector(row[0], row[1], 0, 4, 1, 5);
+      const U32x4 low23 = __builtin_shufflevector(row[2], row[3], 0, 4, 1, 5);
+      const U32x4 high01 = __builtin_shufflevector(row[0], row[1], 2, 6, 3, 7);
+      const U32x4 high23 = __builtin_shufflevector(row[2], row[3], 2, 6, 3, 7);
+      const U32x4 lanes[4] = {__builtin_shufflevector(low01, low23, 0, 1, 4, 5),
+                              __builtin_shufflevector(low01, low23, 2, 3, 6, 7),
+                              __builtin_shufflevector(high01, high23, 0, 1, 4, 5),
+                              __builtin_shufflevector(high01, high23, 2, 3, 6, 7)};
+      std::byte* out = dst + pair * 256 + r * 4;
+      for (int64_t half = 0; half < 4; ++half) std::memcpy(out + half * 64, &lanes[half], sizeof(U32x4));
     }
-    lanes[half] = even | (odd << 16);
   }
 }
 
@@ -72,24 +96,32 @@ struct FourBitSource {
 // Returns the first row with a bad scale, else kNoRow.
 template <typename Scales>
 int64_t PackFourBitTile(const FourBitSource& source, int64_t tile, std::byte* dst) {
+  constexpr int64_t kBlocksPerScale = Scales::kBlock / nvfp4::kBlockSize;
   const int64_t blocks = source.k / nvfp4::kBlockSize;
-  int64_t bad_row = kNoRow;
-  std::memset(dst, 0, (blocks + 3) / 4 * kNvfp4GroupBytes);
+  const int64_t code_stride = source.k / 2, scale_stride = source.k / Scales::kBlock;
   const int64_t first_row = tile * kTileRows;
   const int64_t rows = std::min(kTileRows, source.n - first_row);
-  for (int64_t r = 0; r < rows; ++r) {
-    const uint8_t* codes = source.codes + (first_row + r) * (source.k / 2);
-    const uint8_t* scales = source.scales + (first_row + r) * (source.k / Scales::kBlock);
-    for (int64_t block = 0; block < blocks; ++block) {
-      std::byte* group = dst + block / 4 * kNvfp4GroupBytes;
-      const uint8_t scale = scales[block / (Scales::kBlock / nvfp4::kBlockSize)];
-      if (Scales::Bad(scale)) bad_row = std::min(bad_row, first_row + r);
-      group[block % 4 * kTileRows + r] = static_cast<std::byte>(scale);
-      uint32_t lanes[2];
-      PackCodes(codes + block * 8, lanes);
-      std::memcpy(group + 64 + block % 4 * 128 + r * 4, &lanes[0], 4);
-      std::memcpy(group + 64 + block % 4 * 128 + 64 + r * 4, &lanes[1], 4);
+  const uint8_t* codes = source.codes + first_row * code_stride;
+  const uint8_t* scales = source.scales + first_row * scale_stride;
+  int64_t bad_row = kNoRow;
+  for (int64_t first = 0; first < blocks; first += 4, dst += kNvfp4GroupBytes, codes += 32) {
+    const int64_t in_group = std::min<int64_t>(4, blocks - first);
+    if (rows < kTileRows || in_group < 4) std::memset(dst, 0, kNvfp4GroupBytes);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t block = 0; block < in_group; ++block) {
+        const uint8_t scale = scales[r * scale_stride + (first + block) / kBlocksPerScale];
+        if (Scales::Bad(scale)) bad_row = std::min(bad_row, first_row + r);
+        dst[block * kTileRows + r] = static_cast<std::byte>(scale);
+      }
     }
+    if (rows == kTileRows && in_group == 4) {
+      PackCodesOfGroup(codes, code_stride, dst + 64);
+      continue;
+    }
+    // At an edge: what is there, with zeros around it.
+    uint8_t padded[kTileRows * 32] = {};
+    for (int64_t r = 0; r < rows; ++r) std::memcpy(padded + r * 32, codes + r * code_stride, in_group * 8);
+    PackCodesOfGroup(padded, 32, dst + 64);
   }
   return bad_row;
 }
@@ -127,6 +159,27 @@ absl::StatusOr<PackedLinear> PackFourBit(const char* name, const FourBitSource& 
 // Packed scales are multiplied by this, as decoded values are divided by it.
 constexpr float kFp8ScaleFactor = 256.0f;
 
+// Exchanges rows and columns of 8 x 8 bytes, a row a word, its first byte lowest.
+void Transpose8x8(uint64_t rows[8]) {
+  const auto exchange = [&](int distance, uint64_t mask) {
+    for (int i = 0; i < 8; ++i) {
+      if (i & distance) continue;
+      const uint64_t moved = (rows[i] >> (8 * distance) ^ rows[i + distance]) & mask;
+      rows[i] ^= moved << (8 * distance);
+      rows[i + distance] ^= moved;
+    }
+  };
+  exchange(4, 0x00000000ffffffffu);
+  exchange(2, 0x0000ffff0000ffffu);
+  exchange(1, 0x00ff00ff00ff00ffu);
+}
+
+bool HoldsNaN(const uint8_t* codes, int64_t count) {
+  uint8_t any = 0;
+  for (int64_t i = 0; i < count; ++i) any |= (codes[i] & 0x7f) == nvfp4::kE4M3NaN;
+  return any != 0;
+}
+
 // Returns the first row with a NaN or a bad scale, else kNoRow.
 int64_t PackFp8Tile(const Fp8Source& source, int64_t tile, std::byte* dst) {
   const int64_t groups = (source.k + kFp8GroupColumns - 1) / kFp8GroupColumns;
@@ -134,26 +187,31 @@ int64_t PackFp8Tile(const Fp8Source& source, int64_t tile, std::byte* dst) {
   const int64_t first_row = tile * kTileRows;
   const int64_t rows = std::min(kTileRows, source.n - first_row);
   int64_t bad_row = kNoRow;
-  std::memset(dst, 0, groups * 64 + (source.k + 3) / 4 * 64);
-  for (int64_t r = 0; r < rows; ++r) {
-    const int64_t row = first_row + r;
-    const uint8_t* codes = source.codes + row * source.k;
-    bool bad = false;
-    for (int64_t g = 0; g < groups; ++g) {
-      std::byte* group = dst + g * kFp8GroupBytes;
-      const int64_t begin = g * kFp8GroupColumns;
+  if (rows < kTileRows || source.k % 4 != 0) std::memset(dst, 0, groups * 64 + (source.k + 3) / 4 * 64);
+  for (int64_t g = 0; g < groups; ++g, dst += kFp8GroupBytes) {
+    const int64_t begin = g * kFp8GroupColumns;
+    const int64_t columns = std::min(kFp8GroupColumns, source.k - begin);
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t row = first_row + r;
       const float scale =
           source.scales[row * scale_columns + begin / source.columns_per_scale] * kFp8ScaleFactor;
-      bad |= !(scale >= 0 && std::isfinite(scale));
-      std::memcpy(group + 4 * r, &scale, sizeof(scale));
-      const int64_t end = std::min(begin + kFp8GroupColumns, source.k);
-      std::byte* out = group + 64 + r;
-      for (int64_t c = begin; c < end; ++c, out += 16) {
-        bad |= (codes[c] & 0x7f) == nvfp4::kE4M3NaN;
-        *out = static_cast<std::byte>(codes[c]);
+      std::memcpy(dst + 4 * r, &scale, sizeof(scale));
+      const bool good =
+          scale >= 0 && std::isfinite(scale) && !HoldsNaN(source.codes + row * source.k + begin, columns);
+      if (!good) bad_row = std::min(bad_row, row);
+    }
+    std::byte* out = dst + 64;
+    for (int64_t c = 0; c < columns; c += 8) {
+      const int64_t width = std::min<int64_t>(8, columns - c);
+      for (int64_t half = 0; half < rows; half += 8) {
+        uint64_t words[8] = {};
+        for (int64_t r = half; r < std::min(half + 8, rows); ++r) {
+          std::memcpy(&words[r - half], source.codes + (first_row + r) * source.k + begin + c, width);
+        }
+        Transpose8x8(words);
+        for (int64_t i = 0; i < width; ++i) std::memcpy(out + (c + i) * kTileRows + half, &words[i], 8);
       }
     }
-    if (bad) bad_row = std::min(bad_row, row);
   }
   return bad_row;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -136,6 +137,10 @@ absl::StatusOr<MappedMemory> WeightPacker::Run(ThreadPool& pool,
                                                const std::function<void(const LoadProgress&)>& progress) {
   absl::StatusOr<MappedMemory> memory = MappedMemory::Allocate(total_, "weights");
   if (!memory.ok()) return memory;
+  // Read ahead unless the files would then push each other, or the weights, out of memory.
+  const std::optional<int64_t> available = AvailableMemory();
+  if (reader_ != nullptr && (!available || reader_->total_file_bytes() + total_ < *available))
+    reader_->Prefetch();
   std::vector<Piece> pieces;
   for (const Job& job : jobs_) {
     const std::byte* base = memory->data() + job.offset;
@@ -162,6 +167,10 @@ absl::StatusOr<MappedMemory> WeightPacker::Run(ThreadPool& pool,
     }
     const Piece& piece = pieces[i];
     const absl::Status status = Pack(piece, i, memory->data() + piece.job->offset);
+    // What is copied need not stay mapped: the peak is the packed weights alone, not both.
+    if (piece.job->source != nullptr && !piece.job->transposed) {
+      ReleaseRows(*piece.job->source, piece.row, piece.count);
+    }
     absl::MutexLock lock(&mutex);
     result.Update(status);
     if (!progress) return;

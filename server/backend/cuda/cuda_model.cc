@@ -345,6 +345,7 @@ absl::StatusOr<std::unique_ptr<CudaModel>> LoadCudaModel(
       return absl::Status(status.code(), absl::StrCat("layer ", i, ": ", status.message()));
     }
   }
+  if (checkpoint.reader() != nullptr) checkpoint.reader()->Prefetch();
   return Loader(checkpoint, progress).Load();
 }
 
