@@ -126,20 +126,20 @@ bool Cluster::Run(uint64_t budget) {
       Raise(Rule::kInstructionLimit,
             Cat("the cluster has executed ", now_, " warp instructions without an end:", DescribeWaits()));
     }
-    if (ran) {
-      stuck_ = 0;
-      continue;
-    }
+    if (ran) continue;
     if (async_.CompleteOne()) {
       stuck_ = 0;
       continue;
     }
     // Nothing goes on by itself. Lanes behind their warp's first group may, and waits that time out.
-    const uint64_t progress = progress_;
+    if (progress_ != stuck_since_) stuck_ = 0;
+    stuck_since_ = progress_;
+    ++stuck_;
     for (Warp* warp : warps_) {
-      if (!warp->exited()) ran |= turn(warp, true);
+      if (warp->exited() || !turn(warp, true)) continue;
+      ran = true;
+      if (!warp->ran_by_timeout()) stuck_ = 0;
     }
-    stuck_ = progress_ != progress ? 0 : stuck_ + 1;
     if (!ran || stuck_ > kStuckRounds) {
       Raise(Rule::kDeadlock,
             Cat("no thread of the cluster can go on, and no asynchronous operation is under way:",

@@ -75,7 +75,7 @@ class Cluster : public Extensible {
   }  // warp instructions executed so far; the clock of %clock and of the queue
   // Something changed that a waiting thread might be waiting for; handlers need not call it for what the scheduler
   // polls, only to show that a loop of timed-out waits is no deadlock.
-  void NoteProgress() { progress_ = now_; }
+  void NoteProgress() { ++progress_; }
   std::string DescribeWaits() const;
 
  private:
@@ -89,7 +89,8 @@ class Cluster : public Extensible {
   std::vector<Warp*> warps_;  // of all CTAs
   uint64_t now_ = 0;
   uint64_t progress_ = 0;
-  int stuck_ = 0;
+  uint64_t stuck_since_ = 0;  // progress_ when last nothing could run
+  int stuck_ = 0;             // rounds since
 };
 
 }  // namespace tessera::ptx

@@ -112,12 +112,12 @@ bool Warp::RunsBefore(const Group& a, const Group& b) {
   return fa->function.body[pa].priority < fb->function.body[pb].priority;
 }
 
-Warp::Group* Warp::Choose(bool desperate) {
-  const auto runnable = [&](Group& g) {
+Warp::Group* Warp::Choose(bool desperate, bool may_time_out) {
+  const auto runnable = [&](Group& g, bool time_out) {
     if (!g.waiting) return true;
     if (!g.wait.ready()) {
-      if (!desperate || !g.wait.may_time_out) return false;
-      g.timed_out = true;
+      if (!time_out || !g.wait.may_time_out) return false;
+      g.timed_out = timed_out_ = true;
     }
     g.waiting = false;
     g.arrived = 0;
@@ -127,7 +127,7 @@ Warp::Group* Warp::Choose(bool desperate) {
     }
     return true;
   };
-  if (groups_.size() == 1) return runnable(*groups_[0]) ? groups_[0].get() : nullptr;
+  if (groups_.size() == 1) return runnable(*groups_[0], may_time_out) ? groups_[0].get() : nullptr;
   // In order, so that the first that may run is it. Those that wait for lanes of their own warp stand aside.
   std::vector<Group*> order;
   for (auto& g : groups_) order.push_back(g.get());
@@ -138,8 +138,11 @@ Warp::Group* Warp::Choose(bool desperate) {
     desperate = true;
   }
   for (Group* g : order) {
-    if (runnable(*g)) return g;
+    if (runnable(*g, false)) return g;
     if (!desperate && !g->wait.for_own_warp) return nullptr;
+  }
+  for (Group* g : order) {
+    if (may_time_out && runnable(*g, true)) return g;
   }
   return nullptr;
 }
@@ -274,6 +277,8 @@ Warp::Step Warp::Run(int budget, bool desperate, int* executed) {
   GridContext& grid = cluster().grid();
   const bool trace = static_cast<bool>(grid.options.trace);
   yielded_ = false;
+  timed_out_ = false;
+  bool may_time_out = desperate;
   uint64_t lanes = 0;
   Step result = Step::kRan;
   int ran = 0;
@@ -284,7 +289,8 @@ Warp::Step Warp::Run(int budget, bool desperate, int* executed) {
         break;
       }
       Group* before = current_;
-      current_ = Choose(desperate);
+      current_ = Choose(desperate, may_time_out);
+      may_time_out = false;  // one wait does, and its group goes on to the next
       if (current_ == nullptr) {
         current_ = before;
         result = Step::kBlocked;

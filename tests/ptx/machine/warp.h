@@ -157,9 +157,11 @@ class Warp : public Extensible {
   // ---- For the scheduler
   enum class Step { kRan, kBlocked, kExited };
   // Runs up to `budget` instructions of this warp; kBlocked if none can go on. `desperate`: the other groups may run
-  // though an earlier one waits, and waits that may time out do.
+  // though an earlier one waits, and if none can, one wait that may time out does.
   Step Run(int budget, bool desperate, int* executed);
   bool exited() const { return live_ == 0; }
+  // A wait timed out in the last Run.
+  bool ran_by_timeout() const { return timed_out_; }
   // One line for each group: where it is and what it waits for.
   std::string Describe() const;
   // "kernel K, line 12 `add.s32 ...` (a.cu:3), CTA (0,0,0), warp 1, lane 5".
@@ -180,7 +182,7 @@ class Warp : public Extensible {
   void FillSource(const Operand& operand, void* to, uint32_t bytes);
   void DrainStore(const Operand& operand, const void* values, uint32_t bytes, bool sign);
   [[noreturn]] void UndefinedRegister(const Operand& reg, LaneMask lanes) const;
-  Group* Choose(bool desperate);
+  Group* Choose(bool desperate, bool may_time_out);
   // The group of just these lanes of the current one, which goes on with the rest at the next instruction.
   Group* Split(LaneMask lanes);
   void MergeInto(Group* group);
@@ -201,6 +203,7 @@ class Warp : public Extensible {
   int burst_ = 0;       // instructions since the choice of another group
   uint32_t tid_[3][kWarpSize];
   bool yielded_ = false;
+  bool timed_out_ = false;
   LocalMemory local_;
   const GlobalMemory::Allocation* global_hint_ = nullptr;
 };
