@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/command.h"
+#include "client/cli/describe_layers.h"
 #include "client/cli/terminal.h"
 #include "nlohmann/json.hpp"
 #include "server/model/checkpoint.h"
@@ -22,33 +23,6 @@ std::string Scaled(double value, double base, const std::vector<const char*>& un
   }
   std::string number = unit == 0 ? absl::StrFormat("%.0f", value) : absl::StrFormat("%.1f", value);
   return *units[unit] == '\0' ? number : absl::StrCat(number, " ", units[unit]);
-}
-
-// Consecutive layers that are alike, as one line.
-std::vector<std::string> DescribeLayers(const ModelSpec& spec) {
-  std::vector<std::string> lines, texts;
-  for (const LayerSpec& layer : spec.layers) {
-    const AttentionSpec& attention = layer.attention;
-    std::string text =
-        absl::StrCat(attention.num_query_heads, " query and ", attention.num_kv_heads, " KV heads of ",
-                     attention.head_dim, attention.qk_norm ? ", QK norm" : "");
-    if (attention.sliding_window > 0) absl::StrAppend(&text, ", window ", attention.sliding_window);
-    if (layer.mlp.kind == MlpKind::kMoe) {
-      absl::StrAppend(&text, "; ", layer.mlp.num_experts, " experts of ", layer.mlp.intermediate_size, ", ",
-                      layer.mlp.num_experts_per_token, " a token");
-    } else {
-      absl::StrAppend(&text, "; dense MLP of ", layer.mlp.intermediate_size);
-    }
-    texts.push_back(std::move(text));
-  }
-  for (size_t begin = 0; begin < texts.size();) {
-    size_t end = begin + 1;
-    while (end < texts.size() && texts[end] == texts[begin]) ++end;
-    lines.push_back(end - begin == 1 ? absl::StrCat("layer ", begin, ": ", texts[begin])
-                                     : absl::StrCat("layers ", begin, " to ", end - 1, ": ", texts[begin]));
-    begin = end;
-  }
-  return lines;
 }
 
 }  // namespace
