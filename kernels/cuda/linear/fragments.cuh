@@ -48,6 +48,45 @@ struct GroupFragments {
   uint32_t a[4][4];
 };
 
+// A lane's 16 bytes of codes of a group; `low` and `high` are the scales of its two features, in both halves.
+__device__ __forceinline__ GroupFragments DecodeNvfp4Group(uint4 codes, uint32_t low, uint32_t high) {
+  GroupFragments f;
+  const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+#pragma unroll
+  for (int32_t i = 0; i < 2; ++i) {
+    uint32_t pairs[4];
+    DecodeE2m1(words[i], low, pairs);
+    f.a[2 * i][0] = pairs[0];
+    f.a[2 * i][2] = pairs[1];
+    f.a[2 * i + 1][0] = pairs[2];
+    f.a[2 * i + 1][2] = pairs[3];
+    DecodeE2m1(words[2 + i], high, pairs);
+    f.a[2 * i][1] = pairs[0];
+    f.a[2 * i][3] = pairs[1];
+    f.a[2 * i + 1][1] = pairs[2];
+    f.a[2 * i + 1][3] = pairs[3];
+  }
+  return f;
+}
+
+// A lane's four quarters of a BF16 group.
+__device__ __forceinline__ GroupFragments ArrangeBf16Group(const uint4 (&quarters)[4]) {
+  GroupFragments f;
+#pragma unroll
+  for (int32_t half = 0; half < 2; ++half) {  // k 0-7 and 8-15 of the lane's sixteen
+    const uint4 low = quarters[half], high = quarters[2 + half];
+    f.a[2 * half][0] = low.x;
+    f.a[2 * half][2] = low.y;
+    f.a[2 * half + 1][0] = low.z;
+    f.a[2 * half + 1][2] = low.w;
+    f.a[2 * half][1] = high.x;
+    f.a[2 * half][3] = high.y;
+    f.a[2 * half + 1][1] = high.z;
+    f.a[2 * half + 1][3] = high.w;
+  }
+  return f;
+}
+
 template <WeightFormat kFormat>
 struct Chunk;
 
@@ -68,25 +107,12 @@ struct Chunk<WeightFormat::kNvfp4> {
 
   template <int kGroup>
   __device__ __forceinline__ GroupFragments Decode() const {
-    const uint32_t word = kGroup / 2 == 0 ? scales.x : kGroup / 2 == 1 ? scales.y : kGroup / 2 == 2 ? scales.z : scales.w;
-    const uint32_t low = DecodeScale<kGroup % 2 * 2>(word), high = DecodeScale<kGroup % 2 * 2 + 1>(word);
-    GroupFragments f;
-    const uint32_t words[4] = {codes[kGroup].x, codes[kGroup].y, codes[kGroup].z, codes[kGroup].w};
-#pragma unroll
-    for (int32_t i = 0; i < 2; ++i) {
-      uint32_t pairs[4];
-      DecodeE2m1(words[i], low, pairs);
-      f.a[2 * i][0] = pairs[0];
-      f.a[2 * i][2] = pairs[1];
-      f.a[2 * i + 1][0] = pairs[2];
-      f.a[2 * i + 1][2] = pairs[3];
-      DecodeE2m1(words[2 + i], high, pairs);
-      f.a[2 * i][1] = pairs[0];
-      f.a[2 * i][3] = pairs[1];
-      f.a[2 * i + 1][1] = pairs[2];
-      f.a[2 * i + 1][3] = pairs[3];
-    }
-    return f;
+    const uint32_t word = kGroup / 2 == 0   ? scales.x
+                          : kGroup / 2 == 1 ? scales.y
+                          : kGroup / 2 == 2 ? scales.z
+                                            : scales.w;
+    return DecodeNvfp4Group(codes[kGroup], DecodeScale<kGroup % 2 * 2>(word),
+                            DecodeScale<kGroup % 2 * 2 + 1>(word));
   }
 };
 
@@ -102,21 +128,10 @@ struct Chunk<WeightFormat::kBf16> {
 
   template <int kGroup>
   __device__ __forceinline__ GroupFragments Decode() const {
-    GroupFragments f;
+    uint4 quarters[4];
 #pragma unroll
-    for (int32_t half = 0; half < 2; ++half) {  // k 0-7 and 8-15 of the lane's sixteen
-      const uint4 low = LoadStream(source + (kGroup * 4 + half) * 32);
-      const uint4 high = LoadStream(source + (kGroup * 4 + 2 + half) * 32);
-      f.a[2 * half][0] = low.x;
-      f.a[2 * half][2] = low.y;
-      f.a[2 * half + 1][0] = low.z;
-      f.a[2 * half + 1][2] = low.w;
-      f.a[2 * half][1] = high.x;
-      f.a[2 * half][3] = high.y;
-      f.a[2 * half + 1][1] = high.z;
-      f.a[2 * half + 1][3] = high.w;
-    }
-    return f;
+    for (int32_t i = 0; i < 4; ++i) quarters[i] = LoadStream(source + (kGroup * 4 + i) * 32);
+    return ArrangeBf16Group(quarters);
   }
 };
 

@@ -12,12 +12,14 @@ const char* CheckShapes(const GroupedGemmParams& p) {
   const PackedWeights& w = p.weights;
   if (!w.data || !p.x || !p.out) return "grouped gemm: a required pointer is null";
   if (w.k < kGroupK || w.k % kGroupK != 0) return "grouped gemm: k must be a positive multiple of 64";
-  if (w.n < kRowTile || w.n % kRowTile != 0) return "grouped gemm: the packed n must be a positive multiple of 16";
-  if (p.tile_slots != 8 && p.tile_slots != 16 && p.tile_slots != 32 && p.tile_slots != 64) {
-    return "grouped gemm: tile_slots must be 8, 16, 32 or 64";
+  if (w.n < kRowTile || w.n % kRowTile != 0)
+    return "grouped gemm: the packed n must be a positive multiple of 16";
+  if (p.tile_slots < 8 || p.tile_slots > 128 || (p.tile_slots & (p.tile_slots - 1)) != 0) {
+    return "grouped gemm: tile_slots must be 8, 16, 32, 64 or 128";
   }
   const int32_t features = p.epilogue == GemmEpilogue::kSwiglu ? w.n / 2 : w.n;
-  if (p.out_features < 1 || p.out_features > features) return "grouped gemm: out_features exceeds the weights' rows";
+  if (p.out_features < 1 || p.out_features > features)
+    return "grouped gemm: out_features exceeds the weights' rows";
   if (p.num_slots < 1) return "grouped gemm: num_slots must be positive";
   if (w.num_matrices > 1 && (!p.num_tiles || !p.tile_expert || !p.tile_slot_range || p.max_tiles < 1)) {
     return "grouped gemm: several matrices need tiles";
@@ -44,15 +46,18 @@ int32_t TilesPerCta(const GemmGeometry& g, int32_t tile_slots) {
 }  // namespace
 
 int32_t ChooseTileSlots(int64_t slots, const PackedWeights& weights) {
-  constexpr int64_t kEnoughCtas = 264;  // two for each SM of an H200
+  constexpr int64_t kSms = 132;  // of an H200
   const int64_t each = (slots + weights.num_matrices - 1) / weights.num_matrices;
-  int32_t tile = each <= 8 ? 8 : each <= 16 ? 16 : each <= 32 ? 32 : 64;
   const GemmGeometry g = MakeGeometry(weights);
   const auto ctas = [&](int32_t tile_slots) {
-    const int64_t tiles = (each + tile_slots - 1) / tile_slots * std::min<int64_t>(slots, weights.num_matrices);
+    const int64_t tiles =
+        (each + tile_slots - 1) / tile_slots * std::min<int64_t>(slots, weights.num_matrices);
     return (g.row_tiles + TilesPerCta(g, tile_slots) - 1) / TilesPerCta(g, tile_slots) * tiles;
   };
-  while (tile > 8 && ctas(tile) < kEnoughCtas) tile /= 2;
+  // A tile of 128, even two thirds full, does more a second than two of 64. One of its CTAs fills an SM.
+  if (each > 80 && ctas(128) >= kSms) return 128;
+  int32_t tile = each <= 8 ? 8 : each <= 16 ? 16 : each <= 32 ? 32 : 64;
+  while (tile > 8 && ctas(tile) < 2 * kSms) tile /= 2;
   return tile;
 }
 

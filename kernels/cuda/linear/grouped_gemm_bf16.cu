@@ -3,7 +3,7 @@
 namespace tessera::cuda {
 
 cudaError_t LaunchGroupedGemmBf16(const GroupedGemmParams& params, const GemmGeometry& geometry, dim3 grid,
-                                cudaStream_t stream) {
+                                  cudaStream_t stream) {
   return LaunchGroupedGemm<WeightFormat::kBf16>(params, geometry, grid, stream);
 }
 

@@ -3,13 +3,15 @@
 
 #include <utility>
 
+#include "kernels/cuda/linear/grouped_gemm_large_sm90.cuh"
 #include "kernels/cuda/linear/grouped_gemm_launch.h"
 #include "kernels/cuda/linear/grouped_gemm_sm90.cuh"
 
 namespace tessera::cuda {
 
 template <WeightFormat kFormat, int kTokenTiles, GemmEpilogue kEpilogue>
-cudaError_t LaunchOne(const GroupedGemmParams& params, const GemmGeometry& geometry, dim3 grid, cudaStream_t stream) {
+cudaError_t LaunchOne(const GroupedGemmParams& params, const GemmGeometry& geometry, dim3 grid,
+                      cudaStream_t stream) {
   // Many slots: enough work in one tile, and the activations are shared by more warps.
   constexpr bool kWarpOwnsTile = kTokenTiles >= 4;
   auto* kernel = GroupedGemmKernel<kFormat, kTokenTiles, kEpilogue, kWarpOwnsTile>;
@@ -24,16 +26,32 @@ cudaError_t LaunchOne(const GroupedGemmParams& params, const GemmGeometry& geome
   return cudaGetLastError();
 }
 
-template <WeightFormat kFormat, int kTokenTiles>
-cudaError_t LaunchTokenTiles(const GroupedGemmParams& params, const GemmGeometry& geometry, dim3 grid,
-                             cudaStream_t stream) {
-  switch (params.epilogue) {
-    case GemmEpilogue::kStore:
-      return LaunchOne<kFormat, kTokenTiles, GemmEpilogue::kStore>(params, geometry, grid, stream);
-    case GemmEpilogue::kAdd:
-      return LaunchOne<kFormat, kTokenTiles, GemmEpilogue::kAdd>(params, geometry, grid, stream);
-    case GemmEpilogue::kSwiglu:
-      return LaunchOne<kFormat, kTokenTiles, GemmEpilogue::kSwiglu>(params, geometry, grid, stream);
+template <WeightFormat kFormat, GemmEpilogue kEpilogue>
+cudaError_t LaunchLarge(const GroupedGemmParams& params, const GemmGeometry& geometry, dim3 grid,
+                        cudaStream_t stream) {
+  auto* kernel = GroupedGemmLargeKernel<kFormat, kEpilogue>;
+  constexpr int32_t kShared = LargeTile<kFormat>::kSharedBytes;
+  static const cudaError_t configured =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+  if (configured != cudaSuccess) return configured;
+  kernel<<<grid, 32 * kGemmWarps, kShared, stream>>>(params, geometry);
+  return cudaGetLastError();
+}
+
+template <WeightFormat kFormat, GemmEpilogue kEpilogue>
+cudaError_t LaunchTile(const GroupedGemmParams& params, const GemmGeometry& geometry, dim3 grid,
+                       cudaStream_t stream) {
+  switch (params.tile_slots) {
+    case 8:
+      return LaunchOne<kFormat, 1, kEpilogue>(params, geometry, grid, stream);
+    case 16:
+      return LaunchOne<kFormat, 2, kEpilogue>(params, geometry, grid, stream);
+    case 32:
+      return LaunchOne<kFormat, 4, kEpilogue>(params, geometry, grid, stream);
+    case 64:
+      return LaunchOne<kFormat, 8, kEpilogue>(params, geometry, grid, stream);
+    case 128:
+      return LaunchLarge<kFormat, kEpilogue>(params, geometry, grid, stream);
   }
   return cudaErrorInvalidValue;
 }
@@ -41,15 +59,13 @@ cudaError_t LaunchTokenTiles(const GroupedGemmParams& params, const GemmGeometry
 template <WeightFormat kFormat>
 cudaError_t LaunchGroupedGemm(const GroupedGemmParams& params, const GemmGeometry& geometry, dim3 grid,
                               cudaStream_t stream) {
-  switch (params.tile_slots) {
-    case 8:
-      return LaunchTokenTiles<kFormat, 1>(params, geometry, grid, stream);
-    case 16:
-      return LaunchTokenTiles<kFormat, 2>(params, geometry, grid, stream);
-    case 32:
-      return LaunchTokenTiles<kFormat, 4>(params, geometry, grid, stream);
-    case 64:
-      return LaunchTokenTiles<kFormat, 8>(params, geometry, grid, stream);
+  switch (params.epilogue) {
+    case GemmEpilogue::kStore:
+      return LaunchTile<kFormat, GemmEpilogue::kStore>(params, geometry, grid, stream);
+    case GemmEpilogue::kAdd:
+      return LaunchTile<kFormat, GemmEpilogue::kAdd>(params, geometry, grid, stream);
+    case GemmEpilogue::kSwiglu:
+      return LaunchTile<kFormat, GemmEpilogue::kSwiglu>(params, geometry, grid, stream);
   }
   return cudaErrorInvalidValue;
 }

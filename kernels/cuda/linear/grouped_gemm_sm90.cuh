@@ -22,9 +22,9 @@ namespace tessera::cuda {
 inline constexpr int32_t kGemmWarps = 8;
 
 struct GemmGeometry {
-  int32_t groups, chunks;   // of k
-  int32_t tiles_per_cta;    // row tiles; kGemmWarps where a warp owns a tile
-  int32_t row_tiles;        // of a matrix
+  int32_t groups, chunks;  // of k
+  int32_t tiles_per_cta;   // row tiles; kGemmWarps where a warp owns a tile
+  int32_t row_tiles;       // of a matrix
   size_t tile_bytes, matrix_bytes;
 };
 
@@ -40,16 +40,18 @@ struct TokenRows {
       row[tile] = nullptr;
       if (slot < slots.y) {
         const int64_t source = p.input_rows ? p.input_rows[slot] : slot;
-        row[tile] = reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(p.x) + source * p.weights.k) +
-                    lane % 4 * 2;
+        row[tile] =
+            reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(p.x) + source * p.weights.k) +
+            lane % 4 * 2;
       }
     }
   }
 };
 
 template <WeightFormat kFormat, int kTokenTiles, int kGroup>
-__device__ __forceinline__ void MultiplyGroup(const Chunk<kFormat>& chunk, const TokenRows<kTokenTiles>& tokens,
-                                              int32_t first_group, float (&sums)[kTokenTiles][4]) {
+__device__ __forceinline__ void MultiplyGroup(const Chunk<kFormat>& chunk,
+                                              const TokenRows<kTokenTiles>& tokens, int32_t first_group,
+                                              float (&sums)[kTokenTiles][4]) {
   const GroupFragments weights = chunk.template Decode<kGroup>();
 #pragma unroll
   for (int32_t tile = 0; tile < kTokenTiles; ++tile) {
@@ -66,15 +68,19 @@ __device__ __forceinline__ void MultiplyGroup(const Chunk<kFormat>& chunk, const
 
 // One unit: the chunk's groups in order.
 template <WeightFormat kFormat, int kTokenTiles>
-__device__ __forceinline__ void MultiplyChunk(const Chunk<kFormat>& chunk, int32_t groups, int32_t first_group,
-                                              const TokenRows<kTokenTiles>& tokens, float (&sums)[kTokenTiles][4]) {
+__device__ __forceinline__ void MultiplyChunk(const Chunk<kFormat>& chunk, int32_t groups,
+                                              int32_t first_group, const TokenRows<kTokenTiles>& tokens,
+                                              float (&sums)[kTokenTiles][4]) {
 #pragma unroll
   for (int32_t tile = 0; tile < kTokenTiles; ++tile) {
     for (float& sum : sums[tile]) sum = 0.0f;
   }
   [&]<int... kGroups>(std::integer_sequence<int, kGroups...>) {
-    ((kGroups < groups ? MultiplyGroup<kFormat, kTokenTiles, kGroups>(chunk, tokens, first_group, sums) : void()), ...);
-  }(std::make_integer_sequence<int, kChunkGroups>());
+    ((kGroups < groups ? MultiplyGroup<kFormat, kTokenTiles, kGroups>(chunk, tokens, first_group, sums)
+                       : void()),
+     ...);
+  }
+  (std::make_integer_sequence<int, kChunkGroups>());
 }
 
 // Partial sums of a unit, [feature][slot], padded so that a fragment's writes spread over the banks.
@@ -87,18 +93,33 @@ struct PartialSums {
 #pragma unroll
     for (int32_t tile = 0; tile < kTokenTiles; ++tile) {
       const int32_t column = tile * 8 + lane % 4 * 2;
-      *reinterpret_cast<float2*>(unit + lane / 4 * kStride + column) = make_float2(sums[tile][0], sums[tile][1]);
-      *reinterpret_cast<float2*>(unit + (lane / 4 + 8) * kStride + column) = make_float2(sums[tile][2], sums[tile][3]);
+      *reinterpret_cast<float2*>(unit + lane / 4 * kStride + column) =
+          make_float2(sums[tile][0], sums[tile][1]);
+      *reinterpret_cast<float2*>(unit + (lane / 4 + 8) * kStride + column) =
+          make_float2(sums[tile][2], sums[tile][3]);
     }
   }
 
   // Adds a feature's `parts` (units `stride` apart) in order.
-  __device__ static float Sum(const float* units, int32_t parts, int32_t stride, int32_t feature, int32_t slot) {
+  __device__ static float Sum(const float* units, int32_t parts, int32_t stride, int32_t feature,
+                              int32_t slot) {
     float sum = 0.0f;
     for (int32_t i = 0; i < parts; ++i) sum += units[i * stride * kFloats + feature * kStride + slot];
     return sum;
   }
 };
+
+// Writes one result; `up` is for kSwiglu alone.
+template <GemmEpilogue kEpilogue>
+__device__ __forceinline__ void StoreResult(const GroupedGemmParams& p, int64_t at, float sum, float up) {
+  if constexpr (kEpilogue == GemmEpilogue::kSwiglu) {
+    static_cast<__nv_bfloat16*>(p.out)[at] = __float2bfloat16(sum / (1.0f + __expf(-sum)) * up);
+  } else if constexpr (kEpilogue == GemmEpilogue::kAdd) {
+    static_cast<float*>(p.out)[at] += sum;
+  } else {
+    static_cast<float*>(p.out)[at] = sum;
+  }
+}
 
 template <WeightFormat kFormat, int kTokenTiles, GemmEpilogue kEpilogue, bool kWarpOwnsTile>
 __global__ void __launch_bounds__(32 * kGemmWarps, 1)
@@ -117,7 +138,8 @@ __global__ void __launch_bounds__(32 * kGemmWarps, 1)
   const int32_t first_tile = blockIdx.x * g.tiles_per_cta;
   const int32_t tiles = min(g.tiles_per_cta, g.row_tiles - first_tile);
   const uint8_t* weights = p.weights.data + matrix * g.matrix_bytes + first_tile * g.tile_bytes;
-  constexpr size_t kChunkBytes = kFormat == WeightFormat::kNvfp4 ? (kChunkGroups + 1) * 512 : kChunkGroups * 2048;
+  constexpr size_t kChunkBytes =
+      kFormat == WeightFormat::kNvfp4 ? (kChunkGroups + 1) * 512 : kChunkGroups * 2048;
 
   const TokenRows<kTokenTiles> tokens(p, slots, lane);
   // Unit u is chunk u / tiles of tile u % tiles: warps work on the same activations at the same time. A warp that owns
@@ -127,8 +149,8 @@ __global__ void __launch_bounds__(32 * kGemmWarps, 1)
   const auto load = [&](int32_t unit) {
     const int32_t tile = unit % tiles, chunk = unit / tiles;
     Chunk<kFormat> loaded;
-    loaded.Load(weights + tile * g.tile_bytes + chunk * kChunkBytes, min(kChunkGroups, g.groups - chunk * kChunkGroups),
-                lane);
+    loaded.Load(weights + tile * g.tile_bytes + chunk * kChunkBytes,
+                min(kChunkGroups, g.groups - chunk * kChunkGroups), lane);
     return loaded;
   };
   float totals[kWarpOwnsTile ? kTokenTiles : 1][4] = {};
@@ -167,14 +189,11 @@ __global__ void __launch_bounds__(32 * kGemmWarps, 1)
     const float* sums = partial_sums + tile * Partial::kFloats;
     const float scale = scales ? scales[tile * 2 + feature / 8] : 1.0f;
     const float first = Partial::Sum(sums, parts, tiles, feature, slot) * scale;
+    float up = 0.0f;
     if constexpr (kEpilogue == GemmEpilogue::kSwiglu) {
-      const float up = Partial::Sum(sums, parts, tiles, feature + 8, slot) * (scales ? scales[tile * 2 + 1] : 1.0f);
-      static_cast<__nv_bfloat16*>(p.out)[at] = __float2bfloat16(first / (1.0f + __expf(-first)) * up);
-    } else if constexpr (kEpilogue == GemmEpilogue::kAdd) {
-      static_cast<float*>(p.out)[at] += first;
-    } else {
-      static_cast<float*>(p.out)[at] = first;
+      up = Partial::Sum(sums, parts, tiles, feature + 8, slot) * (scales ? scales[tile * 2 + 1] : 1.0f);
     }
+    StoreResult<kEpilogue>(p, at, first, up);
   }
 }
 

@@ -18,9 +18,9 @@
 
 namespace tessera::cuda {
 
-inline constexpr int32_t kRowTile = 16;       // output features
-inline constexpr int32_t kGroupK = 64;        // four mma steps
-inline constexpr int32_t kChunkGroups = 8;    // partial sums are kept per chunk and added in order
+inline constexpr int32_t kRowTile = 16;     // output features
+inline constexpr int32_t kGroupK = 64;      // four mma steps
+inline constexpr int32_t kChunkGroups = 8;  // partial sums are kept per chunk and added in order
 inline constexpr int32_t kChunkK = kGroupK * kChunkGroups;
 
 enum class WeightFormat { kNvfp4, kBf16 };
@@ -28,8 +28,8 @@ enum class WeightFormat { kNvfp4, kBf16 };
 // One or more matrices of the same shape (experts), packed one after the other.
 struct PackedWeights {
   WeightFormat format = WeightFormat::kBf16;
-  int32_t n = 0;            // output features of one matrix; a multiple of 16 after padding with zero rows
-  int32_t k = 0;            // a multiple of 64
+  int32_t n = 0;  // output features of one matrix; a multiple of 16 after padding with zero rows
+  int32_t k = 0;  // a multiple of 64
   int32_t num_matrices = 1;
   const uint8_t* data = nullptr;  // device, 16-byte aligned
   // NVFP4: device [num_matrices, n / 8]: what the sums of each half tile (8 features) are multiplied with, its tensor
@@ -59,10 +59,11 @@ enum class RowOrder {
 // Packs on the device, asynchronously. Sources are device pointers: codes [n, k / 2] (low nibble first), scales
 // [n, k / 16] E4M3, or bf16 [n, k]. `n` and `k` are of one source. For kGateUp the packed matrix has 2 n features.
 // `target` has PackedMatrixBytes. Returns null or what is wrong.
-const char* PackNvfp4(const uint8_t* codes, const uint8_t* scales, const uint8_t* up_codes, const uint8_t* up_scales,
-                      int32_t n, int32_t k, RowOrder order, uint8_t* target, cudaStream_t stream);
-const char* PackBf16(const void* weights, const void* up_weights, int32_t n, int32_t k, RowOrder order, uint8_t* target,
-                     cudaStream_t stream);
+const char* PackNvfp4(const uint8_t* codes, const uint8_t* scales, const uint8_t* up_codes,
+                      const uint8_t* up_scales, int32_t n, int32_t k, RowOrder order, uint8_t* target,
+                      cudaStream_t stream);
+const char* PackBf16(const void* weights, const void* up_weights, int32_t n, int32_t k, RowOrder order,
+                     uint8_t* target, cudaStream_t stream);
 
 }  // namespace tessera::cuda
 

@@ -80,18 +80,20 @@ struct Packed {
       if (m.format == WeightFormat::kNvfp4) {
         DeviceBuffer<uint8_t> c(first.codes), s(first.scales), uc(up ? up->codes : first.codes),
             us(up ? up->scales : first.scales);
-        error = PackNvfp4(c.get(), s.get(), up ? uc.get() : nullptr, up ? us.get() : nullptr, first.n, first.k, order,
-                          data.get() + i * bytes, nullptr);
+        error = PackNvfp4(c.get(), s.get(), up ? uc.get() : nullptr, up ? us.get() : nullptr, first.n,
+                          first.k, order, data.get() + i * bytes, nullptr);
         EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
       } else {
         DeviceBuffer<uint16_t> c(first.bf16), uc(up ? up->bf16 : first.bf16);
-        error = PackBf16(c.get(), up ? uc.get() : nullptr, first.n, first.k, order, data.get() + i * bytes, nullptr);
+        error = PackBf16(c.get(), up ? uc.get() : nullptr, first.n, first.k, order, data.get() + i * bytes,
+                         nullptr);
         EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
       }
       EXPECT_EQ(error, nullptr) << error;
     }
     if (m.format == WeightFormat::kNvfp4) {
-      EXPECT_EQ(cudaMemcpy(sum_scales.get(), scales.data(), scales.size() * 4, cudaMemcpyHostToDevice), cudaSuccess);
+      EXPECT_EQ(cudaMemcpy(sum_scales.get(), scales.data(), scales.size() * 4, cudaMemcpyHostToDevice),
+                cudaSuccess);
       weights.sum_scales = sum_scales.get();
     }
   }
@@ -134,7 +136,7 @@ TEST_P(GroupedGemmShapes, EqualsDoublePrecisionForEveryTileSize) {
   const std::vector<uint16_t> x = RandomActivations(size_t(s.slots) * s.k, rng);
   const DeviceBuffer<uint16_t> d_x(x);
   std::vector<float> first;
-  for (int32_t tile : {8, 16, 32, 64}) {
+  for (int32_t tile : {8, 16, 32, 64, 128}) {
     DeviceBuffer<float> out(size_t(s.slots) * s.n);
     GroupedGemmParams p;
     p.weights = packed.weights;
@@ -153,7 +155,8 @@ TEST_P(GroupedGemmShapes, EqualsDoublePrecisionForEveryTileSize) {
         for (int32_t row = 0; row < s.n; ++row) {
           double magnitude = 0;
           const double want = Dot(matrices[0], row, &x[size_t(slot) * s.k], &magnitude);
-          ASSERT_NEAR(got[size_t(slot) * s.n + row], want, magnitude * 2e-6 + 1e-12) << "slot " << slot << " row " << row;
+          ASSERT_NEAR(got[size_t(slot) * s.n + row], want, magnitude * 2e-6 + 1e-12)
+              << "slot " << slot << " row " << row;
         }
       }
     } else {
@@ -165,14 +168,20 @@ TEST_P(GroupedGemmShapes, EqualsDoublePrecisionForEveryTileSize) {
 constexpr WeightFormat kFp4 = WeightFormat::kNvfp4;
 constexpr WeightFormat kB16 = WeightFormat::kBf16;
 INSTANTIATE_TEST_SUITE_P(Shapes, GroupedGemmShapes,
-                         testing::Values(Shape{16, 64, 1, kFp4}, Shape{48, 512, 9, kFp4}, Shape{100, 576, 70, kFp4},
-                                         Shape{768, 2048, 3, kFp4}, Shape{2048, 768, 130, kFp4}, Shape{64, 7168, 5, kFp4},
-                                         Shape{16, 64, 1, kB16}, Shape{100, 576, 70, kB16}, Shape{128, 2048, 17, kB16},
+                         testing::Values(Shape{16, 64, 1, kFp4}, Shape{48, 512, 9, kFp4},
+                                         Shape{100, 576, 70, kFp4}, Shape{768, 2048, 3, kFp4},
+                                         Shape{2048, 768, 130, kFp4}, Shape{300, 1600, 300, kFp4},
+                                         Shape{64, 7168, 5, kFp4}, Shape{16, 64, 1, kB16},
+                                         Shape{100, 576, 70, kB16}, Shape{128, 2048, 17, kB16},
                                          Shape{33, 4096, 2, kB16}));
 
 // Experts with no, one and many slots, gathered rows, gate-up and SwiGLU; a row's bits do not change with its company.
-TEST(GroupedGemm, ServesExpertsAndFusesSwiglu) {
+class GroupedGemmTiles : public testing::TestWithParam<int32_t> {};
+INSTANTIATE_TEST_SUITE_P(Slots, GroupedGemmTiles, testing::Values(16, 128));
+
+TEST_P(GroupedGemmTiles, ServeExpertsAndFuseSwiglu) {
   TESSERA_REQUIRE_HOPPER();
+  const int32_t tile_slots = GetParam();
   for (const WeightFormat format : {kFp4, kB16}) {
     std::mt19937 rng(9);
     const int32_t experts = 5, inter = 104, k = 576, tokens = 90;
@@ -183,15 +192,15 @@ TEST(GroupedGemm, ServesExpertsAndFusesSwiglu) {
     }
     const Packed packed(gates, ups);
     const std::vector<uint16_t> x = RandomActivations(size_t(tokens) * k, rng);
-    const std::vector<int32_t> counts = {0, 1, 77, 0, 8};
+    const std::vector<int32_t> counts = {0, 1, 137, 0, 8};
     std::vector<int32_t> rows, tile_expert;
     std::vector<int2> ranges;
     for (int32_t e = 0; e < experts; ++e) {
       const int32_t begin = rows.size();
       for (int32_t i = 0; i < counts[e]; ++i) rows.push_back(rng() % tokens);
-      for (int32_t at = begin; at < static_cast<int32_t>(rows.size()); at += 16) {
+      for (int32_t at = begin; at < static_cast<int32_t>(rows.size()); at += tile_slots) {
         tile_expert.push_back(e);
-        ranges.push_back(make_int2(at, std::min<int32_t>(at + 16, rows.size())));
+        ranges.push_back(make_int2(at, std::min<int32_t>(at + tile_slots, rows.size())));
       }
     }
     const int32_t slots = rows.size(), tiles = tile_expert.size();
@@ -207,7 +216,7 @@ TEST(GroupedGemm, ServesExpertsAndFusesSwiglu) {
     p.out_features = inter;
     p.epilogue = GemmEpilogue::kSwiglu;
     p.num_slots = slots;
-    p.tile_slots = 16;
+    p.tile_slots = tile_slots;
     p.tile_expert = d_expert.get();
     p.tile_slot_range = d_ranges.get();
     p.num_tiles = d_tiles.get();
