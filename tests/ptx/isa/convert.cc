@@ -128,7 +128,7 @@ uint64_t EncodeTruncated(ElementType element, double x, Overflow overflow, bool 
 
 uint64_t EncodeFloat(Type type, double x, Rounding rounding, uint32_t flags) {
   if (flags & kSat) x = Saturate(x);
-  if (flags & kRelu) x = x != x ? x : std::max(x, 0.0);
+  if ((flags & kRelu) && x <= 0) x = 0;
   if (type == Type::kF64) return x != x ? kNanF64 : std::bit_cast<uint64_t>(x);
   if (type == Type::kF32) {
     float f = CanonicalNan(RoundToFloat(x, rounding));

@@ -37,7 +37,7 @@ double Load(uint16_t bits, bool bf16, bool ftz) {
 
 uint16_t Save(double x, uint32_t flags) {
   if (flags & kSat) x = Saturate(x);
-  if ((flags & kRelu) && x < 0) x = 0;
+  if ((flags & kRelu) && x <= 0) x = 0;
   if (x != x) return kNanHalf;
   uint16_t bits = static_cast<uint16_t>(
       Encode((flags & kBf16) ? ElementType::kBF16 : ElementType::kF16, x, Overflow::kSpecial));

@@ -32,7 +32,7 @@ Rounding RoundingOf(const Instruction& i) {
 float DivFloat(float a, float b, Rounding rounding) {
   if (rounding == Rounding::kNearest) return a / b;
   const double q = double{a} / double{b};
-  if (!std::isfinite(q) || b == 0) return static_cast<float>(q);
+  if (!std::isfinite(q) || b == 0 || std::isinf(b)) return static_cast<float>(q);
   const double remainder = std::fma(-q, double{b}, double{a});
   return RoundToFloat(ToOdd(q, b > 0 ? remainder : -remainder), rounding);
 }
