@@ -33,7 +33,6 @@ struct CopyWork {
   std::vector<Cta*> ctas;
   std::vector<SmemRange> sources;
   TmemOperation* operation = nullptr;
-  TmemClusterState* cluster = nullptr;
 };
 
 void Complete(CopyWork& work) {
@@ -58,7 +57,6 @@ void Complete(CopyWork& work) {
     }
     work.sources[c].End();
   }
-  work.operation->done = ++work.cluster->tick;
 }
 
 void ExecuteCopy(Warp& warp, const Instruction& i) {
@@ -84,8 +82,8 @@ void ExecuteCopy(Warp& warp, const Instruction& i) {
       chunks.push_back(KMajorChunkAddress(work->descriptor, row, chunk));
     }
   }
-  work->cluster = &warp.cluster().State<TmemClusterState>();
-  work->operation = work->cluster->NewOperation(TmemOperation::Kind::kCopy, warp, lane, i);
+  work->operation =
+      warp.cluster().State<TmemClusterState>().NewOperation(TmemOperation::Kind::kCopy, warp, lane, i);
   work->ctas = CtasOf(warp.cta(), p.cta_group);
   for (Cta* cta : work->ctas) {
     TensorMemory& memory = cta->State<TensorMemory>();

@@ -46,7 +46,6 @@ struct MmaWork {
   std::vector<Cta*> ctas;
   std::vector<SmemOperand> a_operands, b_operands;
   TmemOperation* operation = nullptr;
-  TmemClusterState* cluster = nullptr;
 };
 
 Packing PackingOf(MmaKind kind, ElementType type) {
@@ -179,7 +178,6 @@ void Complete(MmaWork& work) {
       memory.Write(lane, column, RoundAccumulator(desc.d_type, sum, desc.saturate));
     }
   }
-  work.operation->done = ++work.cluster->tick;
 }
 
 // ---- Issue
@@ -318,8 +316,8 @@ void ExecuteMma(Warp& warp, const Instruction& i) {
       }
     }
   }
-  work->cluster = &warp.cluster().State<TmemClusterState>();
-  work->operation = work->cluster->NewOperation(TmemOperation::Kind::kMma, warp, lane, i);
+  work->operation =
+      warp.cluster().State<TmemClusterState>().NewOperation(TmemOperation::Kind::kMma, warp, lane, i);
   work->operation->shape = static_cast<uint32_t>(p.kind) | static_cast<uint32_t>(descriptor->m) << 8 |
                            static_cast<uint32_t>(descriptor->n) << 20;
   ClaimTmem(*work);

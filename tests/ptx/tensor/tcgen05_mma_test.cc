@@ -18,66 +18,11 @@
 #include "tests/ptx/tensor/matmul.h"
 #include "tests/ptx/tensor/mini_kernel.h"
 #include "tests/ptx/tensor/smem_descriptor.h"
+#include "tests/ptx/tensor/test_tile.h"
 #include "tests/ptx/tensor/tmem_layout.h"
 
 namespace tessera::ptx {
 namespace {
-
-// Writes `width` bits at a bit offset.
-void PutBits(std::vector<uint8_t>& bytes, size_t bit, int width, uint32_t value) {
-  for (int i = 0; i < width; ++i, ++bit) {
-    bytes[bit / 8] =
-        static_cast<uint8_t>((bytes[bit / 8] & ~(1 << (bit % 8))) | ((value >> i & 1) << (bit % 8)));
-  }
-}
-
-// An operand in an image: random codes, their values, and a descriptor.
-struct Tile {
-  Matrix values;
-  MatrixDescriptor descriptor;
-};
-
-// Dense tile of rows x k elements at `start`, in the layout of the descriptor that it makes.
-Tile MakeTile(std::vector<uint8_t>& image, uint32_t start, Major major, Swizzle swizzle, ElementType type,
-              Packing packing, int rows, int k, std::mt19937& random) {
-  Tile tile;
-  tile.values = Matrix(rows, k);
-  MatrixDescriptor& d = tile.descriptor;
-  d.start_address = start;
-  d.swizzle = swizzle;
-  const int width = SwizzleWidth(swizzle);
-  const int elements = ChunkElements(type, packing);
-  if (major == Major::kK) {
-    d.stride_offset = 8 * width;
-    d.leading_offset = swizzle == Swizzle::kNone ? rows * 16 : 16;
-  } else if (swizzle == Swizzle::kNone) {
-    d.stride_offset = 128;
-    d.leading_offset = rows / elements * 128;
-  } else {
-    const int atom_k = swizzle == Swizzle::k128B32BAtom ? 4 : 8;
-    d.stride_offset = atom_k * width;
-    d.leading_offset = k * width;
-  }
-  for (int row = 0; row < rows; ++row) {
-    for (int x = 0; x < k; ++x) {
-      // A code whose value is a small integer or a half, never NaN.
-      uint32_t code;
-      if (BitsOf(type) <= 6) {
-        code = random() % (1u << BitsOf(type));
-      } else if (IsInteger(type)) {
-        code = random() & 0xff;
-      } else {
-        code = Encode(type, static_cast<int>(random() % 17) - 8, Overflow::kSpecial);
-      }
-      tile.values.at(row, x) = Decode(type, code);
-      const int along = major == Major::kK ? x : row;
-      const uint32_t chunk = major == Major::kK ? KMajorChunkAddress(d, row, along / elements)
-                                                : MnMajorChunkAddress(d, x, along / elements);
-      PutBits(image, size_t{8} * chunk + along % elements * BitsOf(type), BitsOf(type), code);
-    }
-  }
-  return tile;
-}
 
 struct Case {
   MmaKind kind;

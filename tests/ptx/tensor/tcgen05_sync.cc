@@ -57,11 +57,16 @@ void ExecuteCommit(Warp& warp, const Instruction& i) {
   }
   for (Cta* target : targets) target->shared().At(offset);  // raises if there is no mbarrier
   Cluster& cluster = warp.cluster();
-  cluster.async().Post(warp, {absl::StrFormat("tcgen05.commit (line %d)", i.where.line),
-                              TensorCoreChain(warp), [targets = std::move(targets), offset, &cluster] {
-                                for (Cta* target : targets) target->shared().At(offset).Arrive(1);
-                                cluster.NoteProgress();
-                              }});
+  auto& cluster_state = cluster.State<TmemClusterState>();
+  std::vector<TmemOperation*> covered = std::exchange(warp.State<TmemWarpState>().uncommitted[lane], {});
+  cluster.async().Post(
+      warp, {absl::StrFormat("tcgen05.commit (line %d)", i.where.line), TensorCoreChain(warp),
+             [targets = std::move(targets), covered = std::move(covered), offset, &cluster, &cluster_state] {
+               const uint64_t now = ++cluster_state.tick;
+               for (TmemOperation* operation : covered) operation->done = now;
+               for (Cta* target : targets) target->shared().At(offset).Arrive(1);
+               cluster.NoteProgress();
+             }});
 }
 
 absl::Status PrepareCommit(Instruction& i) {

@@ -73,6 +73,7 @@ TmemOperation* TmemClusterState::NewOperation(TmemOperation::Kind kind, Warp& wa
                                               const Instruction& i) {
   operations.push_back({kind, &warp, lane, i.where.line, 0, 0});
   ++tick;
+  if (lane >= 0) warp.State<TmemWarpState>().uncommitted[lane].push_back(&operations.back());
   return &operations.back();
 }
 

@@ -31,9 +31,10 @@ struct TmemOperation {
   enum class Kind : uint8_t { kLoad, kStore, kMma, kCopy };
   Kind kind = Kind::kLoad;
   Warp* warp = nullptr;
-  int lane = -1;       // the issuing thread of mma and cp; -1: the whole warp
-  int line = 0;        // in the PTX
-  uint64_t done = 0;   // tick at which its wait (ld, st) or its completion (mma, cp) came; 0: under way
+  int lane = -1;  // the issuing thread of mma and cp; -1: the whole warp
+  int line = 0;   // in the PTX
+  uint64_t done =
+      0;  // tick of its wait (ld, st), or of the completion of a commit after it (mma, cp); 0: under way
   uint32_t shape = 0;  // mma: what must agree for the next one to go on with its accumulator
 
   std::string Describe() const;  // "tcgen05.mma (line 12, warp 0)"
@@ -46,6 +47,7 @@ struct TmemWarpState : ExtensionState {
   uint64_t before_fence[kWarpSize] = {};
   uint64_t after_fence[kWarpSize] = {};
   std::vector<TmemOperation*> loads, stores;
+  std::vector<TmemOperation*> uncommitted[kWarpSize];  // mma and cp of each thread since its last commit
 };
 
 // Of a cluster: time, the operations, and what its CTAs must agree on.
