@@ -243,6 +243,7 @@ unsigned __int128 Warp::SourceLane128(const Operand& operand, int lane) {
 uint64_t Warp::SourceUniform(const Operand& operand, const char* name) {
   const int first = first_active();
   const uint64_t value = SourceLane(operand, first);
+  if (operand.kind == Operand::Kind::kImmediate) return value;
   ForLanes(active_, [&](int l) {
     const uint64_t other = SourceLane(operand, l);
     if (other != value) {
