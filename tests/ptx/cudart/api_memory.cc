@@ -165,6 +165,7 @@ cudaError_t cudaMemcpy2DAsync(void* destination, size_t destination_pitch, const
 cudaError_t cudaMemset(void* destination, int value, size_t bytes) {
   Runtime& r = Runtime::Get();
   return r.CallThatMayWait("cudaMemset", [&] {
+    if (const cudaError_t error = r.CheckSet(destination, bytes); error != cudaSuccess) return error;
     return r.streams.Enqueue(r.streams.default_stream(),
                              [=, &r] { return r.Set(destination, value, bytes); });
   });
@@ -173,6 +174,7 @@ cudaError_t cudaMemset(void* destination, int value, size_t bytes) {
 cudaError_t cudaMemsetAsync(void* destination, int value, size_t bytes, cudaStream_t handle) {
   Runtime& r = Runtime::Get();
   return r.Call([&] {
+    if (const cudaError_t error = r.CheckSet(destination, bytes); error != cudaSuccess) return error;
     tessera::ptx::EmulatedStream* stream = r.streams.Find(handle);
     if (stream == nullptr) return r.Fail(cudaErrorInvalidResourceHandle, "no such stream");
     return r.streams.Enqueue(stream, [=, &r] { return r.Set(destination, value, bytes); });

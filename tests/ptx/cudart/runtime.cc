@@ -173,13 +173,18 @@ cudaError_t Runtime::Copy(void* destination, const void* source, size_t bytes, c
   return cudaSuccess;
 }
 
-cudaError_t Runtime::Set(void* destination, int value, size_t bytes) {
+cudaError_t Runtime::CheckSet(const void* destination, size_t bytes) {
   if (bytes == 0) return cudaSuccess;
   if (destination == nullptr) return Fail(cudaErrorInvalidValue, "memset: a null pointer");
   if (memory.Find(reinterpret_cast<uint64_t>(destination)) == nullptr && !heap.Owns(destination)) {
     return Fail(cudaErrorInvalidValue, "memset: not device memory");
   }
-  if (const cudaError_t error = CheckRange(destination, bytes, "memset"); error != cudaSuccess) return error;
+  return CheckRange(destination, bytes, "memset");
+}
+
+cudaError_t Runtime::Set(void* destination, int value, size_t bytes) {
+  if (const cudaError_t error = CheckSet(destination, bytes); error != cudaSuccess || bytes == 0)
+    return error;
   std::memset(destination, value, bytes);
   memory.MarkDefined(destination, bytes);
   return cudaSuccess;

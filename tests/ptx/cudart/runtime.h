@@ -58,6 +58,7 @@ class Runtime {
   // Copies now. The kind is derived from the pointers and compared with what the caller said.
   cudaError_t Copy(void* destination, const void* source, size_t bytes, cudaMemcpyKind kind);
   cudaError_t Set(void* destination, int value, size_t bytes);
+  cudaError_t CheckSet(const void* destination, size_t bytes);
   // Fails with a reason unless all the bytes are in one allocation of the device. Host memory passes.
   cudaError_t CheckRange(const void* pointer, size_t bytes, const char* what);
 
