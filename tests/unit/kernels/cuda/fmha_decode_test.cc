@@ -24,6 +24,9 @@ struct Shape {
   bool sinks = false;
   int32_t v_head_dim = 0;  // 0: head_dim; else MLA: the values are the first elements of the keys
 
+  // How much larger the last keys are than the first: scores that keep growing, so that the running maximum moves.
+  float growth = 1.0f;
+
   int32_t ValueDim() const { return v_head_dim ? v_head_dim : head_dim; }
 };
 
@@ -64,7 +67,7 @@ struct Problem {
         if (key % s.block_size == 0) table[size_t(i) * stride + key / s.block_size] = order[next++];
         for (int32_t h = 0; h < s.kv_heads; ++h) {
           for (int32_t d = 0; d < s.head_dim; ++d) {
-            k[Slot(i, key, h) + d] = ToBf16(normal(rng));
+            k[Slot(i, key, h) + d] = ToBf16(normal(rng) * std::pow(s.growth, float(key) / s.lengths[i]));
             v[Slot(i, key, h) + d] = s.v_head_dim ? k[Slot(i, key, h) + d] : ToBf16(normal(rng));
           }
         }
@@ -243,6 +246,16 @@ INSTANTIATE_TEST_SUITE_P(Shapes, FmhaDecodeBlackwellShapes,
                                          Shape{16, 1, 576, 64, {200, 33}, 1, 0, false, 512},
                                          Shape{128, 1, 576, 64, {140}, 1, 0, false, 512},
                                          Shape{64, 1, 576, 16, {50}, 1, 0, true, 512}));
+
+// Scores whose maximum grows by more than the slack again and again: the output is rescaled, within splits and between.
+TEST(FmhaDecode, FollowsAGrowingMaximum) {
+  TESSERA_REQUIRE_GPU();
+  for (const auto& [head_dim, window] : {std::pair{128, 0}, {64, 0}, {256, 0}, {128, 300}}) {
+    Shape shape{16, 2, head_dim, 64, {1500, 3000, 77}, 1, window};
+    shape.growth = 40.0f;
+    ExpectEqualsDoublePrecision(Problem(shape));
+  }
+}
 
 TEST(FmhaDecode, DoesNotDependOnTheBatch) {
   TESSERA_REQUIRE_GPU();
