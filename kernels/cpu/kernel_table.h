@@ -24,13 +24,15 @@ inline constexpr int kMaxAttentionRows = 8;
 
 // One tile of keys for a few query rows of the same KV head; see fmha/tile.inc.h.
 struct AttentionTileArgs {
-  const Bf16* k_runs[4];       // runs of 16 tokens: [head_dim / 2][16][2]
+  const Bf16* k_runs[4];       // runs of 16 tokens: [k_dim / 2][16][2]
   const Bf16* v_runs[4];       // runs of 16 tokens: [16][value_dim]
   const Bf16* next_k_runs[4];  // keys of the tile that follows, to be prefetched; never null
-  int64_t head_dim;
-  int64_t value_dim;     // at most head_dim
+  int64_t k_dim;               // elements of a key in k_runs
+  int64_t value_dim;
   int rows;              // 1 .. max_attention_rows
-  const float* q_panel;  // [head_dim / 2][rows][2]
+  const float* q_panel;  // [k_dim / 2][rows][2]
+  const float*
+      q_shared;  // [rows][value_dim]: for keys whose other elements are the value; null: they have none
   const int32_t* begin;  // [rows]: a row sees keys begin[r] .. end[r]-1 of the tile; may be none
   const int32_t* end;
   float scale;

@@ -58,12 +58,16 @@ struct AttentionSpec {
   LatentSpec latent;  // kLatent
 
   // What a token leaves in the cache: this many heads, each with a key and a value. kLatent: one head, whose key
-  // is latent | rope part and whose value is the latent again.
+  // is latent | rope part and whose value is the latent in it.
   int32_t cache_heads() const { return kind == AttentionKind::kLatent ? 1 : num_kv_heads; }
   int32_t cache_key_dim() const {
     return kind == AttentionKind::kLatent ? latent.kv_rank + latent.rope_dim : head_dim;
   }
   int32_t cache_value_dim() const { return kind == AttentionKind::kLatent ? latent.kv_rank : head_dim; }
+  // The elements of both; a latent value, being part of its key, counts once.
+  int64_t cache_elements() const {
+    return kind == AttentionKind::kLatent ? cache_key_dim() : int64_t{2} * num_kv_heads * head_dim;
+  }
   // Of one query head's result, as the output matrix takes it.
   int32_t value_dim() const { return kind == AttentionKind::kLatent ? latent.value_dim : head_dim; }
 };

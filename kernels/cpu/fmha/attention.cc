@@ -54,6 +54,7 @@ class AttentionCall {
         pool_(pool),
         group_(args.q_heads / args.cache.kv_heads),
         dim_(args.cache.head_dim),
+        k_dim_(args.cache.k_dim()),
         value_dim_(args.cache.value_dim),
         plans_(reinterpret_cast<SequencePlan*>(workspace)),
         partials_(
@@ -125,7 +126,8 @@ class AttentionCall {
     const int64_t first_row = cut.begin(row_tile);
     const int rows = cut.size(row_tile);
     alignas(64) float q_panel[kMaxAttentionRows * kMaxHeadDim];
-    PackQueries(s, kv_head, first_row, rows, q_panel);
+    alignas(64) float q_shared[kMaxAttentionRows * kMaxHeadDim];
+    PackQueries(s, kv_head, first_row, rows, q_panel, q_shared);
     Range keys[kMaxAttentionRows];
     for (int r = 0; r < rows; ++r) keys[r] = VisibleKeys(s, first_row + r);
 
@@ -133,7 +135,7 @@ class AttentionCall {
     RowState state;
     state.out = split_out;
     if (plan.splits > 1) {
-      RunSplit(s, kv_head, q_panel, rows, keys, split, &state);
+      RunSplit(s, kv_head, q_panel, q_shared, rows, keys, split, &state);
       for (int r = 0; r < rows; ++r) {
         float* partial = Partial(plan, kv_head * Rows(s) + first_row + r, split);
         partial[0] = state.max[r];
@@ -149,7 +151,7 @@ class AttentionCall {
     const int64_t first_split = keys[0].begin / kAttentionSplit;
     const int64_t end_split = CeilDiv(keys[rows - 1].end, kAttentionSplit);
     for (int64_t i = first_split; i < end_split; ++i) {
-      RunSplit(s, kv_head, q_panel, rows, keys, i, &state);
+      RunSplit(s, kv_head, q_panel, q_shared, rows, keys, i, &state);
       for (int r = 0; r < rows; ++r) {
         if (!Sees(keys[r], i)) continue;
         Merge(state.max[r], state.sum[r], state.out + r * value_dim_, &total.max[r], &total.sum[r],
@@ -165,28 +167,34 @@ class AttentionCall {
     return keys.begin < (split + 1) * kAttentionSplit && keys.end > split * kAttentionSplit;
   }
 
-  void PackQueries(int64_t s, int64_t kv_head, int64_t first_row, int rows, float* panel) const {
+  // The elements that meet a key's values go to `shared`, the others to `panel`.
+  void PackQueries(int64_t s, int64_t kv_head, int64_t first_row, int rows, float* panel,
+                   float* shared) const {
+    const int64_t shared_dim = dim_ - k_dim_;
     for (int r = 0; r < rows; ++r) {
       const int64_t token = args_.q_start[s] + (first_row + r) / group_;
       const int64_t head = kv_head * group_ + (first_row + r) % group_;
       const float* q = args_.q + token * args_.q_stride + head * dim_;
-      for (int64_t d = 0; d < dim_; ++d) panel[(d / 2 * rows + r) * 2 + d % 2] = ToFloat(ToBf16(q[d]));
+      for (int64_t d = 0; d < shared_dim; ++d) shared[r * shared_dim + d] = ToFloat(ToBf16(q[d]));
+      q += shared_dim;
+      for (int64_t d = 0; d < k_dim_; ++d) panel[(d / 2 * rows + r) * 2 + d % 2] = ToFloat(ToBf16(q[d]));
     }
   }
 
   // Rows ascend in position, so the first row's begin and the last row's end bound the keys of all.
-  void RunSplit(int64_t s, int64_t kv_head, const float* q_panel, int rows, const Range* keys, int64_t split,
-                RowState* state) const {
+  void RunSplit(int64_t s, int64_t kv_head, const float* q_panel, const float* q_shared, int rows,
+                const Range* keys, int64_t split, RowState* state) const {
     state->Clear(rows, value_dim_);
     const int64_t begin = std::max(split * kAttentionSplit, keys[0].begin / kAttentionTile * kAttentionTile);
     const int64_t end = std::min((split + 1) * kAttentionSplit, keys[rows - 1].end);
     int32_t row_begin[kMaxAttentionRows];
     int32_t row_end[kMaxAttentionRows];
     AttentionTileArgs tile;
-    tile.head_dim = dim_;
+    tile.k_dim = k_dim_;
     tile.value_dim = value_dim_;
     tile.rows = rows;
     tile.q_panel = q_panel;
+    tile.q_shared = k_dim_ < dim_ ? q_shared : nullptr;
     tile.begin = row_begin;
     tile.end = row_end;
     tile.scale = args_.softmax_scale;
@@ -202,11 +210,11 @@ class AttentionCall {
         // Runs past the last key are not read; they repeat a valid address.
         const int64_t key = first + i * kKvTokenRun < end ? first + i * kKvTokenRun : first;
         const int64_t run = RunSlot(s, kv_head, key);
-        tile.k_runs[i] = args_.cache.k + run * dim_;
+        tile.k_runs[i] = args_.cache.k + run * k_dim_;
         tile.v_runs[i] = args_.cache.v + run * value_dim_;
         const int64_t next_key = key + kAttentionTile;
         tile.next_k_runs[i] =
-            next_key < end ? args_.cache.k + RunSlot(s, kv_head, next_key) * dim_ : tile.k_runs[i];
+            next_key < end ? args_.cache.k + RunSlot(s, kv_head, next_key) * k_dim_ : tile.k_runs[i];
       }
       table_.attention_tile(tile);
     }
@@ -275,6 +283,7 @@ class AttentionCall {
   ThreadPool& pool_;
   const int64_t group_;
   const int64_t dim_;        // of queries and keys
+  const int64_t k_dim_;      // of keys, as far as they are not their values
   const int64_t value_dim_;  // of values and results
   SequencePlan* plans_;
   float* partials_;

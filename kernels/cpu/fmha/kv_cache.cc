@@ -31,6 +31,10 @@ absl::Status CheckKvCache(const KvCache& cache) {
   TESSERA_KERNEL_CHECK(cache.value_dim > 0 && cache.value_dim % 2 == 0 && cache.value_dim <= cache.head_dim,
                        "value dim ", cache.value_dim, " must be even and at most the head dim ",
                        cache.head_dim);
+  TESSERA_KERNEL_CHECK(
+      cache.shared_dim == 0 || (cache.shared_dim == cache.value_dim && cache.shared_dim < cache.head_dim),
+      "shared dim ", cache.shared_dim, " must be 0 or the value dim ", cache.value_dim,
+      ", and less than the head dim ", cache.head_dim);
   TESSERA_KERNEL_CHECK(cache.k != nullptr && cache.v != nullptr, "KV cache without memory");
   TESSERA_KERNEL_CHECK(
       reinterpret_cast<uintptr_t>(cache.k) % 64 == 0 && reinterpret_cast<uintptr_t>(cache.v) % 64 == 0,
@@ -61,9 +65,10 @@ absl::Status WriteKv(const KvCache& cache, const float* k, int64_t k_stride, con
         table.to_bf16(v + t * v_stride + h * cache.value_dim, cache.value_dim,
                       cache.v + (run + in_run) * cache.value_dim);
         Bf16 key[kMaxHeadDim];
-        table.to_bf16(k + t * k_stride + h * cache.head_dim, cache.head_dim, key);
-        Bf16* out = cache.k + run * cache.head_dim + in_run * 2;
-        for (int64_t d = 0; d < cache.head_dim; d += 2, out += 2 * kKvTokenRun) {
+        const int64_t k_dim = cache.k_dim();
+        table.to_bf16(k + t * k_stride + h * cache.head_dim + cache.shared_dim, k_dim, key);
+        Bf16* out = cache.k + run * k_dim + in_run * 2;
+        for (int64_t d = 0; d < k_dim; d += 2, out += 2 * kKvTokenRun) {
           out[0] = key[d];
           out[1] = key[d + 1];
         }
@@ -76,11 +81,12 @@ absl::Status WriteKv(const KvCache& cache, const float* k, int64_t k_stride, con
 void ReadKv(const KvCache& cache, int64_t slot, int64_t kv_head, float* k, float* v) {
   const int64_t run = RunSlot(cache, slot, kv_head);
   const int64_t in_run = slot % kKvTokenRun;
-  const Bf16* keys = cache.k + run * cache.head_dim;
-  for (int64_t d = 0; d < cache.head_dim; ++d) {
-    k[d] = ToFloat(keys[d / 2 * 2 * kKvTokenRun + in_run * 2 + d % 2]);
-  }
+  const Bf16* keys = cache.k + run * cache.k_dim();
   for (int64_t d = 0; d < cache.value_dim; ++d) v[d] = ToFloat(cache.v[(run + in_run) * cache.value_dim + d]);
+  for (int64_t d = 0; d < cache.shared_dim; ++d) k[d] = v[d];
+  for (int64_t d = 0; d < cache.k_dim(); ++d) {
+    k[cache.shared_dim + d] = ToFloat(keys[d / 2 * 2 * kKvTokenRun + in_run * 2 + d % 2]);
+  }
 }
 
 }  // namespace tessera::cpu

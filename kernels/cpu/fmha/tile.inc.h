@@ -1,12 +1,45 @@
 // One tile of up to 64 keys against up to kAttentionRows query rows of one KV head. Written once over F16; the
 // file that includes it says how many rows, runs of scores and vectors of values its registers hold.
 //
-// Each row's arithmetic is the same for every number of rows: scores over head_dim pairs in ascending order,
+// Each row's arithmetic is the same for every number of rows: scores over the elements that a key shares with its
+// value, sixteen sums at once, then over the pairs of the others in ascending order,
 // the four runs' exponentials added in order, values of keys in ascending order. Rows of one tile may see
 // different keys (a causal diagonal): a key is added only to the rows that see it, never with weight zero,
 // so whatever stands in the others' slots cannot reach a row.
 
 static constexpr float kMinusInfinity = -__builtin_inff();
+
+// Products of R queries with the values of a run of 16 keys, for keys that begin with their values: each row's 16
+// results in order.
+template <int R>
+static void SharedScores(const AttentionTileArgs& a, int run, F16* out) {
+  alignas(64) float products[R][16];
+  for (int j = 0; j < 16; ++j) {
+    const Bf16* value = a.v_runs[run] + j * a.value_dim;
+    F16 sum[R];
+    VEC_UNROLL
+    for (int r = 0; r < R; ++r) sum[r] = Zero();
+    int64_t d = 0;
+    for (; d + 16 <= a.value_dim; d += 16) {
+      const F16 v = LoadBf16(value + d);
+      VEC_UNROLL
+      for (int r = 0; r < R; ++r) sum[r] = MulAdd(v, Load(a.q_shared + r * a.value_dim + d), sum[r]);
+    }
+    if (d < a.value_dim) {
+      Bf16 lanes[16] = {};
+      for (int64_t i = d; i < a.value_dim; ++i) lanes[i - d] = value[i];
+      const F16 v = LoadBf16(lanes);
+      VEC_UNROLL
+      for (int r = 0; r < R; ++r) {
+        sum[r] = MulAdd(v, LoadN(a.q_shared + r * a.value_dim + d, a.value_dim - d), sum[r]);
+      }
+    }
+    VEC_UNROLL
+    for (int r = 0; r < R; ++r) products[r][j] = ReduceAdd(sum[r]);
+  }
+  VEC_UNROLL
+  for (int r = 0; r < R; ++r) out[r] = Load(products[r]);
+}
 
 // Scores of N runs of 16 keys: score[r][16 * (first + i)].
 template <int R, int N>
@@ -16,9 +49,10 @@ static void ScoreRuns(const AttentionTileArgs& a, int first, float (*score)[64])
   for (int i = 0; i < N; ++i) {
     VEC_UNROLL
     for (int r = 0; r < R; ++r) sum[i][r] = Zero();
+    if (a.q_shared != nullptr) SharedScores<R>(a, first + i, sum[i]);
   }
   const float* q = a.q_panel;
-  const int64_t pairs = a.head_dim / 2;
+  const int64_t pairs = a.k_dim / 2;
   for (int64_t d = 0; d < pairs; ++d, q += 2 * R) {
     VEC_UNROLL
     for (int i = 0; i < N; ++i) {

@@ -36,9 +36,7 @@ class CpuBackend : public Backend {
     info_.max_context = spec.max_context;
     info_.weight_bytes = model_->memory.size();
     for (const LayerSpec& layer : spec.layers) {
-      const AttentionSpec& attention = layer.attention;
-      info_.kv_bytes_per_token += int64_t{sizeof(Bf16)} * attention.cache_heads() *
-                                  (attention.cache_key_dim() + attention.cache_value_dim());
+      info_.kv_bytes_per_token += int64_t{sizeof(Bf16)} * layer.attention.cache_elements();
     }
   }
 

@@ -159,6 +159,7 @@ KvCache KvCacheShape(const AttentionSpec& attention, const KvCacheConfig& config
   cache.kv_heads = attention.cache_heads();
   cache.head_dim = attention.cache_key_dim();
   cache.value_dim = attention.cache_value_dim();
+  cache.shared_dim = attention.kind == AttentionKind::kLatent ? cache.value_dim : 0;
   return cache;
 }
 

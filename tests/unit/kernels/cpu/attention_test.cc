@@ -18,6 +18,7 @@ struct Shape {
   int64_t window = 0;
   bool sinks = false;
   int64_t value_dim = 0;  // 0: as head_dim
+  bool shared = false;    // keys begin with their values
 
   int64_t values() const { return value_dim > 0 ? value_dim : head_dim; }
 };
@@ -34,6 +35,7 @@ class Fixture {
     cache_.block_size = shape.block_size;
     cache_.head_dim = shape.head_dim;
     cache_.value_dim = shape.values();
+    cache_.shared_dim = shape.shared ? shape.values() : 0;
     k_.emplace(cache_.k_elements());
     v_.emplace(cache_.v_elements());
     cache_.k = k_->data();
@@ -140,6 +142,9 @@ TEST_P(AttentionTest, MatchesDoublePrecision) {
                           {10, 2, 64, 32, 37, true},
                           {4, 2, 64, 16, 1},
                           {16, 1, 576, 16, 0, false, 512},
+                          {16, 1, 576, 16, 0, false, 512, true},
+                          {5, 1, 36, 32, 0, false, 28, true},
+                          {6, 2, 80, 16, 50, true, 64, true},
                           {5, 1, 40, 16, 0, false, 24},
                           {6, 2, 36, 32, 30, true, 18}};
   for (const Shape& shape : shapes) {
@@ -170,8 +175,9 @@ TEST_P(AttentionTest, LongSequenceMatchesDoublePrecisionWhoeverShares) {
 }
 
 TEST_P(AttentionTest, DecodeAndAnyPrefillChunkGiveTheSameBits) {
-  for (const Shape& shape : {Shape{4, 2, 64}, Shape{3, 3, 80}, Shape{8, 1, 64, 32},
-                             Shape{10, 2, 64, 16, 90, true}, Shape{9, 1, 144, 16, 0, false, 128}}) {
+  for (const Shape& shape :
+       {Shape{4, 2, 64}, Shape{3, 3, 80}, Shape{8, 1, 64, 32}, Shape{10, 2, 64, 16, 90, true},
+        Shape{9, 1, 144, 16, 0, false, 128}, Shape{9, 1, 144, 16, 0, false, 128, true}}) {
     const int64_t length = 540;
     Fixture fixture(shape, {length}, 7);
     const int64_t row = shape.q_heads * shape.values();
@@ -220,6 +226,18 @@ TEST_P(AttentionTest, FutureKeysHoldingNaNDoNotReachEarlierQueries) {
   for (size_t i = 70 * 4 * 64; i < dirty.size(); ++i) ASSERT_TRUE(std::isnan(dirty[i])) << i;
 }
 
+TEST_P(AttentionTest, FutureValuesHoldingNaNDoNotReachEarlierQueriesThroughSharedKeys) {
+  Fixture fixture({4, 1, 48, 16, 0, false, 32, true}, {100}, 9);
+  const std::vector<float> clean = fixture.Run({0}, {100}, 2);
+  std::vector<float> nan(48, kNaN);
+  const int64_t slot = fixture.Slot(0, 70);
+  ThreadPool pool(1);
+  ASSERT_TRUE(WriteKv(fixture.cache(), nan.data(), 48, nan.data(), 48, &slot, 1, pool).ok());
+  const std::vector<float> dirty = fixture.Run({0}, {100}, 2);
+  EXPECT_TRUE(SameBits(clean.data(), dirty.data(), 70 * 4 * 32));
+  for (size_t i = 70 * 4 * 32; i < dirty.size(); ++i) ASSERT_TRUE(std::isnan(dirty[i])) << i;
+}
+
 TEST_P(AttentionTest, RefusesWhatDoesNotFit) {
   AlignedBuffer<Bf16> k(4 * 2 * 16 * 64), v(4 * 2 * 16 * 64);
   std::vector<float> q(2 * 4 * 64), out(2 * 4 * 64, 5.0f);
@@ -251,6 +269,8 @@ TEST_P(AttentionTest, RefusesWhatDoesNotFit) {
   EXPECT_TRUE(refused([](AttentionArgs& a) { a.cache.head_dim = 1024; }));
   EXPECT_TRUE(refused([](AttentionArgs& a) { a.cache.value_dim = 66; }));
   EXPECT_TRUE(refused([](AttentionArgs& a) { a.cache.value_dim = 31; }));
+  EXPECT_TRUE(refused([](AttentionArgs& a) { a.cache.shared_dim = 32; }));
+  EXPECT_TRUE(refused([](AttentionArgs& a) { a.cache.shared_dim = 64; }));
   EXPECT_TRUE(refused([](AttentionArgs& a) { a.cache.k = nullptr; }));
   EXPECT_TRUE(refused([](AttentionArgs& a) { a.cache.num_blocks = 3; }));
   EXPECT_TRUE(refused([](AttentionArgs& a) { a.q_stride = 255; }));

@@ -193,6 +193,8 @@ TEST(CpuBackend, TellsWhatItServes) {
   EXPECT_EQ(info.max_context, 256);
   EXPECT_EQ(info.kv_bytes_per_token, 4 * 2 * 1 * 16 * 2);
   EXPECT_GT(info.weight_bytes, 0);
+  // Three layers, a latent of 32 and a rotated part of 8, once.
+  EXPECT_EQ(Open("deepseek_v3_bf16", 1)->info().kv_bytes_per_token, 3 * (32 + 8) * 2);
 }
 
 TEST(CpuBackend, RefusesCachesThatDoNotFit) {
@@ -230,14 +232,14 @@ TEST(CpuBackend, ReportsProgressWhileLoading) {
 }
 
 TEST(CpuBackend, RunsDummyWeights) {
-  for (const std::string name : {"moe_bf16", "mixed_bf16", "bias_bf16"}) {
+  for (const std::string& name : TinyModels()) {
     auto checkpoint = Checkpoint::Open(GoldenDirectory(name), LoadFormat::kDummy);
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
     EXPECT_GT((*checkpoint)->facts().num_parameters, (*checkpoint)->facts().num_active_parameters / 2);
     auto backend = CreateCpuBackend(**checkpoint, {.num_threads = 2});
     ASSERT_TRUE(backend.ok()) << backend.status();
     ASSERT_TRUE((*backend)->AllocateKvCache({.num_blocks = 8}).ok());
-    const std::vector<int32_t> tokens = {5, 9, 2, 77, 3};
+    const std::vector<int32_t> tokens = {5, 9, 2, 33, 3};
     const std::vector<int32_t> table = {4};
     const Sampler sampler = GreedySampler(5);
     BatchRow row;

@@ -5,6 +5,8 @@
 #include <limits>
 #include <map>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -102,6 +104,52 @@ TEST_F(WeightsTest, CountsParameters) {
   const CheckpointFacts dummy = DummyFacts((*checkpoint)->spec());
   EXPECT_EQ(dummy.num_parameters, facts.num_parameters);
   EXPECT_EQ(dummy.weight_bytes, facts.weight_bytes);
+}
+
+// All that a layer can have, stacked experts and shared ones among it: every element of the file is counted once.
+TEST_F(WeightsTest, CountsEveryElementOfEveryFamily) {
+  for (const std::string name : {"llama_bf16", "mistral_bf16", "qwen2_bf16", "qwen3_bf16", "mixtral_bf16",
+                                 "gpt_oss_bf16", "glm4_moe_bf16", "deepseek_v3_bf16", "moonlight_bf16"}) {
+    SCOPED_TRACE(name);
+    auto checkpoint = Checkpoint::Open(GoldenDirectory(name));
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    const ModelSpec& spec = (*checkpoint)->spec();
+    const std::string prediction = absl::StrCat("model.layers.", spec.layers.size(), ".");
+    int64_t elements = 0;
+    for (const auto& [tensor_name, tensor] : (*checkpoint)->reader()->tensors()) {
+      if (tensor_name.rfind(prediction, 0) != 0) elements += tensor.num_elements();
+    }
+    const CheckpointFacts& facts = (*checkpoint)->facts();
+    EXPECT_EQ(facts.num_parameters, elements);
+    EXPECT_EQ(DummyFacts(spec).num_parameters, elements);
+    EXPECT_EQ(DummyFacts(spec).num_active_parameters, facts.num_active_parameters);
+    EXPECT_EQ(facts.warnings.size(), spec.num_prediction_layers) << absl::StrJoin(facts.warnings, "; ");
+  }
+}
+
+TEST_F(WeightsTest, ActiveParametersHaveSharedExpertsButNotTheOthers) {
+  auto checkpoint = Checkpoint::Open(GoldenDirectory("glm4_moe_nvfp4"));
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const CheckpointFacts& facts = (*checkpoint)->facts();
+  // Two layers of 6 experts of 16, 3 a token; a table of 41 x 32, of which a token uses a row.
+  EXPECT_EQ(facts.num_parameters - facts.num_active_parameters, 2 * 3 * 3 * 16 * 32 + 40 * 32);
+}
+
+TEST_F(WeightsTest, NamesWhatAFamilyLacks) {
+  auto checkpoint = Checkpoint::Open(GoldenDirectory("deepseek_v3_bf16"));
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  ModelSpec spec = (*checkpoint)->spec();
+  spec.layers[1].attention.latent.query_rank = 0;
+  spec.layers[2].attention.sinks = true;
+  spec.num_prediction_layers = 0;
+  CheckpointFacts facts;
+  const absl::Status status = ResolveWeights(spec, *(*checkpoint)->reader(), &facts).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  for (const char* part : {"\"model.layers.1.self_attn.q_proj.weight\" is missing, expected shape [96, 32]",
+                           "\"model.layers.2.self_attn.sinks\" is missing",
+                           "model.layers.1.self_attn.q_b_proj.weight", "\"model.layers.3.enorm.weight\""}) {
+    EXPECT_THAT(status.message(), testing::HasSubstr(part));
+  }
 }
 
 TEST_F(WeightsTest, TiedModelsUseTheEmbeddings) {
