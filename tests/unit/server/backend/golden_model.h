@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,13 @@ inline std::vector<std::string> TinyModels() {
           "bias_nvfp4",    "llama_bf16",     "mistral_bf16",     "qwen2_bf16",        "qwen3_bf16",
           "mixtral_bf16",  "mixtral_nvfp4",  "gpt_oss_bf16",     "gpt_oss_nvfp4",     "gpt_oss_mxfp4",
           "glm4_moe_bf16", "glm4_moe_nvfp4", "deepseek_v3_bf16", "deepseek_v3_nvfp4", "moonlight_bf16"};
+}
+
+// Block tables of the tests' sequences.
+inline std::vector<int32_t> Blocks(int32_t count) {
+  std::vector<int32_t> blocks(count);
+  std::iota(blocks.begin(), blocks.end(), 3);
+  return blocks;
 }
 
 template <typename T>

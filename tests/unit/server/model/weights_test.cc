@@ -135,6 +135,36 @@ TEST_F(WeightsTest, ActiveParametersHaveSharedExpertsButNotTheOthers) {
   EXPECT_EQ(facts.num_parameters - facts.num_active_parameters, 2 * 3 * 3 * 16 * 32 + 40 * 32);
 }
 
+TEST_F(WeightsTest, SlicesOfRowsHaveTheRowsOfTheWhole) {
+  for (const std::string name : {"deepseek_v3_bf16", "deepseek_v3_nvfp4", "gpt_oss_bf16", "gpt_oss_mxfp4"}) {
+    SCOPED_TRACE(name);
+    auto checkpoint = Checkpoint::Open(GoldenDirectory(name));
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    const LayerWeights& layer = (*checkpoint)->weights().layers[1];
+    const LinearWeights& whole = layer.kv_b.present() ? layer.kv_b : layer.experts[2].up;
+    std::vector<float> all(whole.out * whole.in), part(7 * whole.in);
+    Dequantize(whole, 0, whole.out, all.data());
+    Dequantize(SliceRows(whole, 5, 7), 0, 7, part.data());
+    EXPECT_EQ(part, std::vector<float>(all.begin() + 5 * whole.in, all.begin() + 12 * whole.in));
+  }
+  // FP8 has a scale for a block of rows, which a slice may begin within.
+  const int64_t rows = 300, columns = 4;
+  std::vector<uint8_t> codes(rows * columns, 0x38);  // 1
+  const std::vector<float> scales = {1, 2, 3};
+  const TensorView tensor;
+  LinearWeights whole;
+  whole.format = WeightFormat::kFp8;
+  whole.out = rows;
+  whole.in = columns;
+  whole.data = {codes.data(), columns, 1};
+  whole.scales = {reinterpret_cast<const uint8_t*>(scales.data()), sizeof(float), sizeof(float)};
+  whole.scale_block_rows = whole.scale_block_columns = 128;
+  whole.tensor = &tensor;
+  std::vector<float> part(3 * columns);
+  Dequantize(SliceRows(SliceRows(whole, 100, 200), 26, 3), 0, 3, part.data());
+  EXPECT_EQ(part, std::vector<float>({1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2}));
+}
+
 TEST_F(WeightsTest, NamesWhatAFamilyLacks) {
   auto checkpoint = Checkpoint::Open(GoldenDirectory("deepseek_v3_bf16"));
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
