@@ -91,11 +91,24 @@ class Bench {
     for (int64_t tokens : {1, 4, 16}) LinearCase(WeightFormat::kBf16, 6144, 2048, tokens);
     LinearCase(WeightFormat::kBf16, 1536, 2048, 512);
     for (int64_t tokens : {1, 4, 16, 64, 512}) MoeCase(tokens);
-    for (int64_t length : {1024, 8192}) AttentionCase(1, 1, length);
-    AttentionCase(16, 1, 2048);
-    AttentionCase(1, 64, 2048);
-    AttentionCase(1, 512, 512);
-    AttentionCase(1, 512, 4096);
+    const AttentionShape grouped{"32/4 heads of 128", 32, 4, 128, 128, 0};
+    for (int64_t length : {1024, 8192}) AttentionCase(grouped, 1, 1, length);
+    AttentionCase(grouped, 16, 1, 2048);
+    AttentionCase(grouped, 1, 64, 2048);
+    AttentionCase(grouped, 1, 512, 512);
+    AttentionCase(grouped, 1, 512, 4096);
+    for (int64_t shared : {512, 0}) {
+      const AttentionShape latent{
+          shared > 0 ? "128 heads on latents of 512 + 64" : "128 heads on latents of 512 + 64, stored twice",
+          128,
+          1,
+          576,
+          512,
+          shared};
+      AttentionCase(latent, 1, 1, 1024);
+      AttentionCase(latent, 1, 1, 8192);
+      AttentionCase(latent, 1, 64, 2048);
+    }
   }
 
  private:
@@ -227,18 +240,26 @@ class Bench {
            6.0 * static_cast<double>(tokens * kTopK * kHidden * kIntermediate));
   }
 
+  struct AttentionShape {
+    const char* name;
+    int64_t query_heads, kv_heads, key_dim, value_dim, shared_dim;
+  };
+
   // num_sequences sequences of q_len query tokens each, the last of `length`.
-  void AttentionCase(int64_t num_sequences, int64_t q_len, int64_t length) {
-    constexpr int64_t kHeads = 32, kKvHeads = 4, kDim = 128, kBlock = 16;
+  void AttentionCase(const AttentionShape& heads, int64_t num_sequences, int64_t q_len, int64_t length) {
+    constexpr int64_t kBlock = 16;
     const std::string bench = q_len == 1 ? "attn-decode" : "attn-prefill";
-    const std::string shape = "32/4 heads of 128, " + std::to_string(num_sequences) + " x " +
+    const std::string shape = std::string(heads.name) + ", " + std::to_string(num_sequences) + " x " +
                               std::to_string(q_len) + " at " + std::to_string(length);
     if (!Wanted(bench, shape)) return;
     KvCache cache;
-    cache.kv_heads = kKvHeads;
+    cache.kv_heads = heads.kv_heads;
     cache.block_size = kBlock;
-    cache.head_dim = cache.value_dim = kDim;
-    cache.num_blocks = static_cast<int64_t>(memory_.size() / 2 / sizeof(Bf16)) / cache.k_block_elements();
+    cache.head_dim = heads.key_dim;
+    cache.value_dim = heads.value_dim;
+    cache.shared_dim = heads.shared_dim;
+    cache.num_blocks = static_cast<int64_t>(memory_.size() / sizeof(Bf16)) /
+                       (cache.k_block_elements() + cache.v_block_elements());
     cache.k = reinterpret_cast<Bf16*>(memory_.data());
     cache.v = cache.k + cache.k_elements();
     std::vector<int32_t> blocks(cache.num_blocks);
@@ -247,19 +268,19 @@ class Bench {
     const int64_t per_sequence = (length + kBlock - 1) / kBlock;
     const int64_t copies = cache.num_blocks / (per_sequence * num_sequences);
     const int64_t tokens = num_sequences * q_len;
-    std::vector<float> q(tokens * kHeads * kDim);
+    std::vector<float> q(tokens * heads.query_heads * heads.key_dim);
     for (float& v : q) v = normal_(engine_);
-    std::vector<Bf16> out(q.size());
+    std::vector<Bf16> out(tokens * heads.query_heads * heads.value_dim);
     std::vector<int32_t> q_start, kv_len(num_sequences, static_cast<int32_t>(length));
     for (int64_t s = 0; s <= num_sequences; ++s) q_start.push_back(static_cast<int32_t>(s * q_len));
-    const Workspace workspace =
-        Scratch(AttentionWorkspaceBytes(tokens, num_sequences, length, kHeads, kDim, pool_.num_threads()));
+    const Workspace workspace = Scratch(AttentionWorkspaceBytes(
+        tokens, num_sequences, length, heads.query_heads, heads.value_dim, pool_.num_threads()));
     const double seconds = Time([&](int64_t round) {
       AttentionArgs args;
       args.cache = cache;
-      args.q_heads = kHeads;
+      args.q_heads = heads.query_heads;
       args.q = q.data();
-      args.q_stride = kHeads * kDim;
+      args.q_stride = heads.query_heads * heads.key_dim;
       args.num_sequences = num_sequences;
       args.q_start = q_start.data();
       args.kv_len = kv_len.data();
@@ -267,13 +288,15 @@ class Bench {
       args.block_table_stride = per_sequence;
       args.softmax_scale = 0.088f;
       args.out = out.data();
-      args.out_stride = kHeads * kDim;
+      args.out_stride = heads.query_heads * heads.value_dim;
       Check(Attention(args, workspace, pool_));
     });
-    const double bytes = static_cast<double>(num_sequences * length * kKvHeads * kDim * 2 * 2);
+    const double bytes = static_cast<double>(num_sequences * length) * sizeof(Bf16) *
+                         static_cast<double>(cache.k_block_elements() + cache.v_block_elements()) / kBlock;
     const double keys =
         static_cast<double>(num_sequences * q_len) * (static_cast<double>(2 * length - q_len + 1) / 2);
-    Report(bench, shape, seconds, bytes, 4.0 * keys * kHeads * kDim);
+    Report(bench, shape, seconds, bytes,
+           2.0 * keys * static_cast<double>(heads.query_heads * (heads.key_dim + heads.value_dim)));
   }
 
   const Options options_;
