@@ -109,7 +109,7 @@ TEST_P(QuantizeTest, EveryByteAsTheReference) {
   EXPECT_EQ(report->output_bytes, std::filesystem::file_size(directory_ / "out/model.safetensors"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, QuantizeTest, testing::Values("moe", "mixed", "bias"));
+INSTANTIATE_TEST_SUITE_P(Models, QuantizeTest, testing::Values("moe", "mixed", "bias", "mixtral"));
 
 TEST_F(QuantizeTest, WritesTheConfiguration) {
   CopyAs("mixed_bf16", DType::kBf16);
@@ -390,6 +390,49 @@ TEST_F(StackedTest, Fp8IsRead) {
     EXPECT_EQ(in.down.format, WeightFormat::kFp8);
     EXPECT_LT(Distance(in.gate, out_->weights().layers[0].experts[e].gate), 0.2);
     EXPECT_LT(Distance(in.down, out_->weights().layers[0].experts[e].down), 0.2);
+  }
+}
+
+TEST_F(StackedTest, EveryFamily) {
+  for (const std::string name : {"llama_bf16", "mistral_bf16", "qwen2_bf16", "qwen3_bf16", "gpt_oss_bf16",
+                                 "gpt_oss_mxfp4", "glm4_moe_bf16", "deepseek_v3_bf16", "moonlight_bf16"}) {
+    SCOPED_TRACE(name);
+    for (const QuantizeDialect dialect : {QuantizeDialect::kModelOpt, QuantizeDialect::kCompressedTensors}) {
+      const auto report =
+          Quantize(GoldenDirectory(name), directory_ / "out", {.dialect = dialect, .overwrite = true});
+      ASSERT_TRUE(report.ok()) << report.status();
+      auto in = Checkpoint::Open(GoldenDirectory(name));
+      auto out = Checkpoint::Open(directory_ / "out");
+      ASSERT_TRUE(in.ok() && out.ok()) << out.status();
+      EXPECT_EQ((*in)->facts().num_parameters, (*out)->facts().num_parameters);
+      const bool exact = name == "gpt_oss_mxfp4";
+      for (size_t i = 0; i < (*in)->weights().layers.size(); ++i) {
+        const LayerWeights& a = (*in)->weights().layers[i];
+        const LayerWeights& b = (*out)->weights().layers[i];
+        for (const auto matrix : {&LayerWeights::q, &LayerWeights::k, &LayerWeights::v, &LayerWeights::o,
+                                  &LayerWeights::q_a, &LayerWeights::kv_a, &LayerWeights::kv_b}) {
+          if (!(a.*matrix).present()) continue;
+          EXPECT_EQ((b.*matrix).format, WeightFormat::kNvfp4);
+          EXPECT_LT(Distance(a.*matrix, b.*matrix), 0.2) << (a.*matrix).name;
+        }
+        EXPECT_EQ(a.selection_bias.ToFloat(), b.selection_bias.ToFloat());
+        EXPECT_EQ(a.sinks.ToFloat(), b.sinks.ToFloat());
+        for (size_t e = 0; e < a.experts.size(); ++e) {
+          for (const auto matrix : {&ExpertWeights::gate, &ExpertWeights::up, &ExpertWeights::down}) {
+            EXPECT_LE(Distance(a.experts[e].*matrix, b.experts[e].*matrix), exact ? 0 : 0.2)
+                << (a.experts[e].*matrix).name;
+          }
+          for (const auto bias :
+               {&ExpertWeights::gate_bias, &ExpertWeights::up_bias, &ExpertWeights::down_bias}) {
+            EXPECT_EQ((a.experts[e].*bias).ToFloat(), (b.experts[e].*bias).ToFloat());
+          }
+          EXPECT_EQ(b.experts[e].gate.tensor_scale, b.experts[e].up.tensor_scale);
+        }
+        if (a.shared_expert.up.present()) {
+          EXPECT_LT(Distance(a.shared_expert.up, b.shared_expert.up), 0.2);
+        }
+      }
+    }
   }
 }
 
