@@ -1,9 +1,11 @@
 // Registration of device code and launches of kernels. The functions with two underscores are what nvcc's host code
 // calls; crt/host_runtime.h and crt/device_functions.h declare them.
 #include <cuda_runtime_api.h>
+#include <cxxabi.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -11,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "tests/ptx/cudart/runtime.h"
 #include "tests/ptx/machine/shared_memory.h"
 
@@ -27,6 +30,14 @@ thread_local std::vector<PendingLaunch> pending_launches;
 Dim3 ToDim3(const dim3& d) { return {d.x, d.y, d.z}; }
 
 std::string ToString(const Dim3& d) { return absl::StrCat(d.x, "x", d.y, "x", d.z); }
+
+// A kernel's name as it is written in C++.
+std::string ReadableName(const std::string& mangled) {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> name(
+      abi::__cxa_demangle(mangled.c_str(), nullptr, nullptr, &status), std::free);
+  return status == 0 ? name.get() : mangled;
+}
 
 cudaError_t FailToFind(const absl::Status& status) {
   return Runtime::Get().Fail(
@@ -59,7 +70,7 @@ int CtasPerSm(const Kernel& kernel, uint64_t threads, uint64_t dynamic_shared) {
 cudaError_t CheckLaunch(const Kernel& kernel, const LaunchConfig& config) {
   Runtime& r = Runtime::Get();
   const auto fail = [&](cudaError_t error, const std::string& reason) {
-    return r.Fail(error, absl::StrCat(kernel.name, ": ", reason));
+    return r.Fail(error, absl::StrCat(ReadableName(kernel.name), ": ", reason));
   };
   const Dim3 &grid = config.grid, &block = config.block, &cluster = config.cluster;
   if (grid.Count() == 0 || grid.x > 2147483647u || grid.y > 65535 || grid.z > 65535) {
@@ -114,12 +125,14 @@ cudaError_t RunKernel(const Kernel& kernel, const LaunchConfig& config, const st
   const absl::Status status =
       Launch(r.kernels.ProgramOf(kernel), *kernel.entry, config, params, r.memory, options, &statistics);
   if (r.device.verbose) {
-    std::fprintf(stderr, "emulated %s<<<%s, %s, %u>>>: %.3f s, %llu warp instructions\n", kernel.name.c_str(),
-                 ToString(config.grid).c_str(), ToString(config.block).c_str(), config.dynamic_shared_bytes,
-                 statistics.seconds, static_cast<unsigned long long>(statistics.warp_instructions));
+    std::fprintf(stderr, "emulated %s<<<%s, %s, %u>>>: %.3f s, %llu warp instructions\n",
+                 ReadableName(kernel.name).c_str(), ToString(config.grid).c_str(),
+                 ToString(config.block).c_str(), config.dynamic_shared_bytes, statistics.seconds,
+                 static_cast<unsigned long long>(statistics.warp_instructions));
   }
   if (status.ok()) return cudaSuccess;
-  return r.Fault(cudaErrorLaunchFailure, std::string(status.message()));
+  return r.Fault(cudaErrorLaunchFailure,
+                 absl::StrReplaceAll(status.message(), {{kernel.name, ReadableName(kernel.name)}}));
 }
 
 cudaError_t EnqueueKernel(Kernel* kernel, LaunchConfig config, void** arguments, cudaStream_t handle,

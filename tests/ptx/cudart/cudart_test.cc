@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "tests/ptx/cudart/cudart_test_kernels.h"
+#include "tests/ptx/cudart/device.h"
+#include "tests/ptx/cudart/fat_binary.h"
 
 namespace tessera::ptx {
 namespace {
@@ -82,7 +84,7 @@ TEST_F(CudartTest, FindsAccessesOutsideAllocations) {
     ASSERT_EQ(LaunchReadAt(in, index, out, nullptr), cudaSuccess);
     const cudaError_t error = cudaDeviceSynchronize();
     EXPECT_EQ(error, cudaErrorLaunchFailure) << index;
-    EXPECT_THAT(Reason(error), HasSubstr("ReadAt")) << index;
+    EXPECT_THAT(Reason(error), HasSubstr("ReadAt(int const*, long, int*)")) << index;
     // Every later call fails too, until the reset.
     EXPECT_EQ(LaunchReadAt(in, 0, out, nullptr), cudaErrorLaunchFailure);
     cudaDeviceReset();
@@ -307,6 +309,42 @@ TEST_F(CudartTest, CopiesInBulkAndAsksForTheWait) {
   ASSERT_EQ(LaunchBulkCopy(in + 8, out, true), cudaSuccess);
   EXPECT_EQ(cudaDeviceSynchronize(), cudaErrorLaunchFailure);
   EXPECT_THAT(Reason(cudaErrorLaunchFailure), HasSubstr("multiple of 16"));
+}
+
+TEST(EmulatedDeviceTest, SaysWhatAVariableMayBe) {
+  const auto message = [](const char* name, const char* value) {
+    setenv(name, value, 1);
+    const absl::Status status = EmulatedDevice::FromEnvironment().status();
+    unsetenv(name);
+    return std::string(status.message());
+  };
+  EXPECT_EQ(message("TESSERA_EMULATOR_SMS", "12"), "");
+  EXPECT_THAT(message("TESSERA_EMULATOR_SMS", "0"),
+              HasSubstr("TESSERA_EMULATOR_SMS is \"0\"; expected a number from 1"));
+  EXPECT_THAT(message("TESSERA_EMULATOR_SEED", "x"), HasSubstr("expected a number"));
+  EXPECT_THAT(message("TESSERA_EMULATOR_ASYNC", "never"), HasSubstr("expected one of lazy, eager, random"));
+  EXPECT_THAT(message("TESSERA_EMULATOR_ARCH", "80"), HasSubstr("expected one of 90, 100"));
+}
+
+TEST(FatBinaryTest, RefusesWhatNvccDoesNotWrite) {
+  struct {
+    int magic = 0x466243B1, version = 1;
+    const void* data = nullptr;
+    void* unused = nullptr;
+  } wrapper;
+  uint64_t container[2] = {0x00100001BA55ED50, 0};
+  wrapper.data = container;
+  EXPECT_EQ(ReadFatBinary(&wrapper)->size(), 0u);
+  container[0] ^= 1;
+  EXPECT_THAT(std::string(ReadFatBinary(&wrapper).status().message()), HasSubstr("header"));
+  container[0] ^= 1;
+  uint64_t entry[4] = {container[0], 16, 0, 0};  // an entry header that is cut off
+  wrapper.data = entry;
+  EXPECT_THAT(std::string(ReadFatBinary(&wrapper).status().message()), HasSubstr("cut off"));
+  wrapper.version = 2;
+  EXPECT_THAT(std::string(ReadFatBinary(&wrapper).status().message()), HasSubstr("-rdc"));
+  wrapper.magic = 0;
+  EXPECT_THAT(std::string(ReadFatBinary(&wrapper).status().message()), HasSubstr("mark"));
 }
 
 }  // namespace
