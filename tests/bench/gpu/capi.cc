@@ -14,7 +14,8 @@ size_t tessera_fmha_decode_workspace(int32_t sequences, int32_t q_len, int32_t q
 const char* tessera_fmha_decode(const void* q, void* out, const void* k, const void* v, const int32_t* table,
                                 const int32_t* lengths, int32_t sequences, int32_t q_len, int32_t query_heads,
                                 int32_t kv_heads, int32_t head_dim, int32_t num_blocks, int32_t block_size,
-                                int32_t stride, int32_t window, float scale, void* workspace, cudaStream_t stream) {
+                                int32_t stride, int32_t window, float scale, void* workspace,
+                                cudaStream_t stream) {
   tessera::cuda::FmhaDecodeParams p;
   p.q = q;
   p.out = out;
@@ -36,22 +37,56 @@ const char* tessera_fmha_decode(const void* q, void* out, const void* k, const v
   return tessera::cuda::FmhaDecode(p, stream);
 }
 
+// `count` runs of `run` consecutive query tokens of one sequence.
+const char* tessera_fmha_runs(const void* q, void* out, const void* k, const void* v, const int32_t* table,
+                              const int32_t* table_rows, const int32_t* first_tokens, const int32_t* lengths,
+                              int32_t count, int32_t run, int32_t query_heads, int32_t kv_heads,
+                              int32_t head_dim, int32_t num_blocks, int32_t block_size, int32_t stride,
+                              float scale, void* workspace, cudaStream_t stream) {
+  tessera::cuda::FmhaDecodeParams p;
+  p.q = q;
+  p.out = out;
+  p.k_cache = k;
+  p.v_cache = v;
+  p.block_table = table;
+  p.table_rows = table_rows;
+  p.first_tokens = first_tokens;
+  p.lengths = lengths;
+  p.num_sequences = count;
+  p.q_len = run;
+  p.num_query_heads = query_heads;
+  p.num_kv_heads = kv_heads;
+  p.head_dim = head_dim;
+  p.num_blocks = num_blocks;
+  p.block_size = block_size;
+  p.block_table_stride = stride;
+  p.softmax_scale = scale;
+  p.workspace = workspace;
+  return tessera::cuda::FmhaDecode(p, stream);
+}
+
+int32_t tessera_fmha_run_length(int32_t query_heads, int32_t kv_heads, int32_t head_dim) {
+  return tessera::cuda::FmhaDecodeRunLength(query_heads, kv_heads, head_dim);
+}
+
 size_t tessera_packed_bytes(int32_t nvfp4, int32_t n, int32_t k) {
   using namespace tessera::cuda;
   return PackedMatrixBytes(nvfp4 ? WeightFormat::kNvfp4 : WeightFormat::kBf16, n, k);
 }
 
 const char* tessera_pack_nvfp4(const uint8_t* codes, const uint8_t* scales, const uint8_t* up_codes,
-                               const uint8_t* up_scales, int32_t n, int32_t k, uint8_t* target, cudaStream_t stream) {
+                               const uint8_t* up_scales, int32_t n, int32_t k, uint8_t* target,
+                               cudaStream_t stream) {
   using namespace tessera::cuda;
-  return PackNvfp4(codes, scales, up_codes, up_scales, n, k, up_codes ? RowOrder::kGateUp : RowOrder::kPlain, target,
-                   stream);
+  return PackNvfp4(codes, scales, up_codes, up_scales, n, k, up_codes ? RowOrder::kGateUp : RowOrder::kPlain,
+                   target, stream);
 }
 
 // `n` is of the packed matrices; `epilogue` 0 store, 1 add, 2 SwiGLU.
-const char* tessera_grouped_gemm(int32_t nvfp4, const uint8_t* weights, const float* sum_scales, int32_t n, int32_t k,
-                                 int32_t matrices, const void* x, const int32_t* rows, void* out, int32_t epilogue,
-                                 int32_t slots, int32_t tile_slots, const int32_t* tile_expert, const void* tile_ranges,
+const char* tessera_grouped_gemm(int32_t nvfp4, const uint8_t* weights, const float* sum_scales, int32_t n,
+                                 int32_t k, int32_t matrices, const void* x, const int32_t* rows, void* out,
+                                 int32_t epilogue, int32_t slots, int32_t tile_slots,
+                                 const int32_t* tile_expert, const void* tile_ranges,
                                  const int32_t* num_tiles, int32_t max_tiles, cudaStream_t stream) {
   using namespace tessera::cuda;
   GroupedGemmParams p;

@@ -17,6 +17,8 @@ def load(path):
     for name, result, arguments in (
             ('tessera_fmha_decode_workspace', ctypes.c_size_t, [i32] * 5),
             ('tessera_fmha_decode', ctypes.c_char_p, [pointer] * 6 + [i32] * 9 + [ctypes.c_float, pointer, pointer]),
+            ('tessera_fmha_runs', ctypes.c_char_p, [pointer] * 8 + [i32] * 8 + [ctypes.c_float, pointer, pointer]),
+            ('tessera_fmha_run_length', i32, [i32] * 3),
             ('tessera_packed_bytes', ctypes.c_size_t, [i32] * 3),
             ('tessera_pack_nvfp4', ctypes.c_char_p, [pointer] * 4 + [i32] * 2 + [pointer] * 2),
             ('tessera_grouped_gemm', ctypes.c_char_p,
