@@ -72,10 +72,10 @@ ModelSpec ReadDeepSeekV3(FamilyConfig& config) {
   keys.Only("num_key_value_heads", attention.num_query_heads);
   LatentSpec& latent = attention.latent;
   if (keys.Has("q_lora_rank")) latent.query_rank = keys.Int("q_lora_rank", 1, kMaxSize);
-  latent.kv_rank = keys.Int("kv_lora_rank", 2, 1 << 16);
-  latent.nope_dim = keys.Int("qk_nope_head_dim", 2, 1 << 16);
-  latent.rope_dim = keys.Int("qk_rope_head_dim", 2, 1 << 16);
-  latent.value_dim = keys.Int("v_head_dim", 2, 1 << 16);
+  latent.kv_rank = keys.Int("kv_lora_rank", 2, kMaxSize);
+  latent.nope_dim = keys.Int("qk_nope_head_dim", 2, kMaxHeadDim);
+  latent.rope_dim = keys.Int("qk_rope_head_dim", 2, kMaxHeadDim);
+  latent.value_dim = keys.Int("v_head_dim", 2, kMaxHeadDim);
   for (const auto& [key, size] :
        {std::pair("kv_lora_rank", latent.kv_rank), std::pair("qk_nope_head_dim", latent.nope_dim),
         std::pair("qk_rope_head_dim", latent.rope_dim), std::pair("v_head_dim", latent.value_dim)}) {

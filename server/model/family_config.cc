@@ -73,7 +73,7 @@ AttentionSpec FamilyConfig::GroupedAttention(const ModelSpec& spec, const RopeOp
     keys_.Problem(absl::StrCat("\"head_dim\" is missing, and \"hidden_size\" ", spec.hidden_size,
                                " is not a multiple of \"num_attention_heads\" ", attention.num_query_heads));
   }
-  attention.head_dim = keys_.Int("head_dim", 2, 1 << 16, spec.hidden_size / attention.num_query_heads);
+  attention.head_dim = keys_.Int("head_dim", 2, kMaxHeadDim, spec.hidden_size / attention.num_query_heads);
   if (attention.head_dim % 2 != 0) keys_.Problem(absl::StrCat("head size ", attention.head_dim, " is odd"));
   attention.softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(attention.head_dim)));
   attention.rope = Rope(attention.head_dim, spec.max_context, rope).spec;

@@ -18,6 +18,7 @@ namespace tessera {
 inline constexpr int64_t kMaxSize = 1 << 24;
 inline constexpr int64_t kMaxLayers = 4096;
 inline constexpr int64_t kMaxHeads = 1 << 16;
+inline constexpr int64_t kMaxHeadDim = 1 << 12;  // each layer has half as many angles
 inline constexpr int64_t kMaxExperts = 1 << 16;
 
 struct RopeOptions {

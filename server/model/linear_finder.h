@@ -78,6 +78,7 @@ class LinearFinder {
   void CheckLeftovers(bool tied_embeddings, std::vector<std::string>* warnings);
 
   const std::map<WeightFormat, FormatUse>& use() const { return use_; }
+  size_t num_problems() const { return problems_.size(); }
 
  private:
   // The tensor that holds the values, and what stands before the names of its scales ("NAME." or "NAME_").

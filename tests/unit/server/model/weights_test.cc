@@ -165,6 +165,18 @@ TEST_F(WeightsTest, SlicesOfRowsHaveTheRowsOfTheWhole) {
   EXPECT_EQ(part, std::vector<float>({1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2}));
 }
 
+TEST_F(WeightsTest, GivesUpOnAnotherModelsConfiguration) {
+  auto checkpoint = Checkpoint::Open(GoldenDirectory("mixtral_bf16"));
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  ModelSpec spec = (*checkpoint)->spec();
+  spec.layers.resize(4096, spec.layers[0]);
+  for (LayerSpec& layer : spec.layers) layer.mlp.num_experts = 1 << 16;
+  CheckpointFacts facts;
+  const absl::Status status = ResolveWeights(spec, *(*checkpoint)->reader(), &facts).status();
+  EXPECT_THAT(status.message(), testing::HasSubstr("block_sparse_moe.gate.weight\": expected"));
+  EXPECT_THAT(status.message(), testing::HasSubstr("and "));
+}
+
 TEST_F(WeightsTest, NamesWhatAFamilyLacks) {
   auto checkpoint = Checkpoint::Open(GoldenDirectory("deepseek_v3_bf16"));
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
