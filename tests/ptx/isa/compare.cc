@@ -279,13 +279,14 @@ void Select(Warp& w, const Instruction& i) {
   T scratch[2][kWarpSize], r[kWarpSize];
   const T* s[2];
   LaneMask defined[2] = {kAllLanes, kAllLanes};
+  Frame::Halves halves[2] = {{kAllLanes, kAllLanes}, {kAllLanes, kAllLanes}};
   for (int k = 0; k < 2; ++k) {
     const Operand& operand = i.operands[k + 1];
     const LaneMask chosen = active & (k == 0 ? p : ~p);
     if (operand.IsRegister() && operand.width == sizeof(T)) {
+      w.CheckNotPoisoned(operand, chosen);
       defined[k] = w.Defined(operand);
-      if ((chosen & ~defined[k]) != 0 && w.frame().poison.contains(operand.reg))
-        w.CheckDefined(operand, chosen);
+      halves[k] = w.DefinedHalves(operand);
       s[k] = w.frame().template Lanes<T>(operand);
     } else if (operand.IsRegister() && chosen == 0) {
       s[k] = scratch[k];
@@ -295,8 +296,8 @@ void Select(Warp& w, const Instruction& i) {
   }
   for (int l = 0; l < kWarpSize; ++l) r[l] = InMask(p, l) ? s[0][l] : s[1][l];
   w.Store(i.operands[0], r);
-  const LaneMask good = (p & defined[0]) | (~p & defined[1]);
-  if ((active & ~good) != 0) w.frame().defined[i.operands[0].reg] &= ~(active & ~good);
+  w.CopyUndefined(i.operands[0], (p & defined[0]) | (~p & defined[1]),
+                  {(p & halves[0].low) | (~p & halves[1].low), (p & halves[0].high) | (~p & halves[1].high)});
 }
 
 absl::Status PrepareSelect(Instruction& i) {

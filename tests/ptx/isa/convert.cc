@@ -56,7 +56,16 @@ template <class From, class To>
 void Plain(Warp& w, const Instruction& i) {
   From scratch[kWarpSize];
   To r[kWarpSize];
-  const From* a = w.Source(i.operands[1], scratch);
+  const Operand& from = i.operands[1];
+  const From* a;
+  if (sizeof(To) < sizeof(From) && from.IsRegister() && from.width == sizeof(From)) {
+    // The upper half may be nothing.
+    const LaneMask missing = w.active() & ~w.DefinedHalves(from).low;
+    if (missing != 0) w.CheckDefined(from, missing);
+    a = w.frame().template Lanes<From>(from);
+  } else {
+    a = w.Source(from, scratch);
+  }
   for (int l = 0; l < kWarpSize; ++l) r[l] = static_cast<To>(a[l]);
   w.Store(i.operands[0], r);
 }

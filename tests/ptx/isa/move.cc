@@ -15,11 +15,11 @@ namespace {
 template <class T>
 void MoveRegister(Warp& w, const Instruction& i) {
   const Operand& from = i.operands[1];
-  const Operand& to = i.operands[0];
-  const LaneMask defined = w.Defined(from), active = w.active();
-  if ((active & ~defined) != 0 && w.frame().poison.contains(from.reg)) w.CheckDefined(from, active);
-  w.Store(to, w.frame().Lanes<T>(from));
-  if ((active & ~defined) != 0) w.frame().defined[to.reg] &= ~(active & ~defined);
+  w.CheckNotPoisoned(from, w.active());
+  const LaneMask whole = w.Defined(from);
+  const Frame::Halves halves = w.DefinedHalves(from);
+  w.Store(i.operands[0], w.frame().Lanes<T>(from));
+  w.CopyUndefined(i.operands[0], whole, halves);
 }
 
 template <class T>
@@ -32,29 +32,64 @@ void MovePredicate(Warp& w, const Instruction& i) {
   w.StorePredicate(i.operands[0], w.SourcePredicate(i.operands[1]));
 }
 
+// The lanes of a source of mov that are defined, and its values.
+template <class T>
+const T* SourceAsIs(Warp& w, const Operand& operand, T (&scratch)[kWarpSize], LaneMask* defined) {
+  *defined = kAllLanes;
+  if (!operand.IsRegister() || operand.width != sizeof(T)) return w.Source(operand, scratch);
+  w.CheckNotPoisoned(operand, w.active());
+  *defined = w.Defined(operand);
+  return w.frame().template Lanes<T>(operand);
+}
+
 // mov.b64 d, {a, b}: elements from the lowest bits up.
 void Pack(Warp& w, const Instruction& i) {
   const auto& elements = i.operands[1].elements;
   const uint32_t each = Bits(i.type) / static_cast<uint32_t>(elements.size());
   unsigned __int128 r[kWarpSize] = {};
+  Frame::Halves halves{kAllLanes, kAllLanes};
   for (size_t k = 0; k < elements.size(); ++k) {
-    uint64_t scratch[kWarpSize];
-    const uint64_t* s = w.Source(elements[k], scratch);
-    const uint64_t mask = each >= 64 ? ~uint64_t{0} : (uint64_t{1} << each) - 1;
-    for (int l = 0; l < kWarpSize; ++l) r[l] |= static_cast<unsigned __int128>(s[l] & mask) << (each * k);
+    LaneMask defined;
+    const auto put = [&](auto* s) {
+      const uint64_t mask = each >= 64 ? ~uint64_t{0} : (uint64_t{1} << each) - 1;
+      for (int l = 0; l < kWarpSize; ++l) r[l] |= static_cast<unsigned __int128>(s[l] & mask) << (each * k);
+    };
+    uint16_t s16[kWarpSize];
+    uint32_t s32[kWarpSize];
+    uint64_t s64[kWarpSize];
+    if (each <= 16)
+      put(SourceAsIs(w, elements[k], s16, &defined));
+    else if (each == 32)
+      put(SourceAsIs(w, elements[k], s32, &defined));
+    else
+      put(SourceAsIs(w, elements[k], s64, &defined));
+    (2 * k < elements.size() ? halves.low : halves.high) &= defined;
   }
   w.Store(i.operands[0], r);
+  w.CopyUndefined(i.operands[0], halves.low & halves.high, halves);
 }
 
 void Unpack(Warp& w, const Instruction& i) {
   const auto& elements = i.operands[0].elements;
+  const Operand& from = i.operands[1];
   const uint32_t each = Bits(i.type) / static_cast<uint32_t>(elements.size());
-  unsigned __int128 scratch[kWarpSize], r[kWarpSize];
-  const unsigned __int128* s = w.Source(i.operands[1], scratch);
+  unsigned __int128 s[kWarpSize], r[kWarpSize];
+  Frame::Halves halves{kAllLanes, kAllLanes};
+  if (from.IsRegister() && from.width * 8 == Bits(i.type)) {
+    w.CheckNotPoisoned(from, w.active());
+    halves = w.DefinedHalves(from);
+    for (int l = 0; l < kWarpSize; ++l) {
+      s[l] = 0;
+      std::memcpy(&s[l], w.frame().Lanes<std::byte>(from) + l * from.width, from.width);
+    }
+  } else {
+    w.Source(from, s);
+  }
   for (size_t k = 0; k < elements.size(); ++k) {
     const unsigned __int128 mask = (static_cast<unsigned __int128>(1) << each) - 1;
     for (int l = 0; l < kWarpSize; ++l) r[l] = s[l] >> (each * k) & mask;
     w.Store(elements[k], r);
+    w.CopyUndefined(elements[k], 2 * k < elements.size() ? halves.low : halves.high, {});
   }
 }
 

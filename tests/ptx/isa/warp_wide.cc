@@ -29,8 +29,8 @@ void Shuffle(Warp& w, const Instruction& i) {
   LaneMask defined = w.active();
   const uint32_t* a;
   if (source.IsRegister() && source.width == 4) {
+    w.CheckNotPoisoned(source, w.active());
     defined &= w.Defined(source);
-    if (defined != w.active() && w.frame().poison.contains(source.reg)) w.CheckDefined(source, w.active());
     a = w.frame().Lanes<uint32_t>(source);
   } else {
     a = w.Source(source, sa);
@@ -67,8 +67,7 @@ void Shuffle(Warp& w, const Instruction& i) {
     good |= LaneMask{InMask(defined, j)} << lane;
   }
   w.Store(i.operands[0], r);
-  const LaneMask bad = w.active() & ~good;
-  if (bad != 0 && i.operands[0].IsRegister()) w.frame().defined[i.operands[0].reg] &= ~bad;
+  w.CopyUndefined(i.operands[0], good, {});
   if (pair) w.StorePredicate(i.operands[1], in_range);
 }
 

@@ -29,6 +29,14 @@ const Case kCases[] = {
      "uninitialised register", "lane 13"},
     {"CopiedNothing", "mov.u32 %r1, %r2;\n selp.b32 %r3, %r1, %r1, 1;\n add.u32 %r4, %r3, 1;",
      "uninitialised register", "%r3"},
+    {"UpperHalfOfAPair",
+     "mov.u32 %r1, 5;\n mov.b64 %rd1, {%r1, %r2};\n cvt.u32.u64 %r3, %rd1;\n mov.b64 {%r4, %r5}, %rd1;\n"
+     "add.u32 %r6, %r3, %r4;\n add.u32 %r6, %r5, 1;",
+     "uninitialised register", "%r5"},
+    {"PairWithNothing",
+     "mov.u32 %r1, 5;\n mov.b64 %rd1, {%r1, %r2};\n mov.b64 %rd2, %rd1;\n cvt.u32.u64 %r3, %rd2;\n add.u64 "
+     "%rd3, %rd2, 1;",
+     "uninitialised register", "%rd2"},
     {"Guard", "@%p7 mov.u32 %r1, 1;", "uninitialised register", "%p7"},
     {"GlobalPastTheEnd", "ld.global.u32 %r1, [%rd0+2048];", "address out of bounds",
      "0 bytes past the end of words"},

@@ -39,6 +39,12 @@ class Frame {
   const Instruction* call = nullptr;    // the call that made it
 
   std::vector<LaneMask> defined;
+  // Of registers that are not defined as a whole: the lanes whose lower or upper half is. Compilers pack a value with
+  // nothing into a wider register to take the value out again.
+  struct Halves {
+    LaneMask low = 0, high = 0;
+  };
+  std::map<uint32_t, Halves> halves;
   std::map<uint32_t, std::string> poison;  // register index -> why it is not defined yet
 
  private:

@@ -1,5 +1,7 @@
 #include "tests/ptx/machine/global_memory.h"
 
+#include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -106,8 +108,16 @@ void GlobalMemory::SetDefined(const Allocation& a, uint64_t address, uint64_t by
 
 void GlobalMemory::MarkDefined(const void* base, uint64_t size) {
   const uint64_t address = reinterpret_cast<uint64_t>(base);
-  if (const Allocation* a = Find(address))
-    SetDefined(*a, address, std::min(size, a->base + a->size - address));
+  const Allocation* a = Find(address);
+  if (a == nullptr || a->defined == nullptr) return;
+  size = std::min(size, a->base + a->size - address);
+  // Whole words between the ends; no grid runs now.
+  const uint64_t begin = address - a->base, end = begin + size;
+  const uint64_t first = (begin + 7) / 8, last = end / 8;
+  if (first >= last) return SetDefined(*a, address, size);
+  SetDefined(*a, address, first * 8 - begin);
+  for (uint64_t word = first; word < last; ++word) a->defined[word].store(0xFF, std::memory_order_relaxed);
+  SetDefined(*a, a->base + last * 8, end - last * 8);
 }
 
 int64_t GlobalMemory::FirstUndefined(const void* base, uint64_t size) const {

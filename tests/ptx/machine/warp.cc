@@ -75,7 +75,29 @@ void Warp::UndefinedRegister(const Operand& reg, LaneMask lanes) const {
 
 void Warp::Poison(const Operand& reg, LaneMask lanes, std::string why) {
   frame().defined[reg.reg] &= ~lanes;
+  frame().halves.erase(reg.reg);
   frame().poison[reg.reg] = std::move(why);
+}
+
+Frame::Halves Warp::DefinedHalves(const Operand& reg) {
+  const LaneMask whole = frame().defined[reg.reg];
+  const auto it = frame().halves.find(reg.reg);
+  if (it == frame().halves.end()) return {whole, whole};
+  return {whole | it->second.low, whole | it->second.high};
+}
+
+void Warp::CopyUndefined(const Operand& to, LaneMask whole, Frame::Halves halves) {
+  const LaneMask lanes = active_ & ~whole;
+  if (lanes == 0 || !to.IsRegister()) return;
+  frame().defined[to.reg] &= ~lanes;
+  Frame::Halves& kept = frame().halves[to.reg];
+  kept.low = (kept.low & ~active_) | (halves.low & active_);
+  kept.high = (kept.high & ~active_) | (halves.high & active_);
+}
+
+void Warp::CheckNotPoisoned(const Operand& from, LaneMask lanes) {
+  if ((lanes & ~frame().defined[from.reg]) != 0 && frame().poison.contains(from.reg))
+    CheckDefined(from, lanes);
 }
 
 // ---- Groups

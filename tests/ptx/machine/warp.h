@@ -114,6 +114,12 @@ class Warp : public Extensible {
   void StorePredicate(const Operand& operand, LaneMask values);
 
   LaneMask Defined(const Operand& reg) { return frame().defined[reg.reg]; }
+  // Lanes whose lower, upper half holds a value.
+  Frame::Halves DefinedHalves(const Operand& reg);
+  // For instructions that copy what is not defined as such: of the active lanes, those outside `whole` become undefined
+  // but for the halves given. Raises if an asynchronous result is on its way to `from`, a register that was read.
+  void CopyUndefined(const Operand& to, LaneMask whole, Frame::Halves halves);
+  void CheckNotPoisoned(const Operand& from, LaneMask lanes);
   void SetDefined(const Operand& reg, LaneMask lanes) { frame().defined[reg.reg] |= lanes; }
   void CheckDefined(const Operand& reg, LaneMask lanes) {
     const LaneMask missing = lanes & ~frame().defined[reg.reg];
