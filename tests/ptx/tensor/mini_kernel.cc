@@ -136,14 +136,18 @@ std::string StoreAccumulator(int columns, int column) {
   return body;
 }
 
-absl::Status RunMini(const std::string& ptx, const MiniArguments& arguments, const MiniLaunch& launch,
-                     int words, std::vector<uint32_t>* out) {
-  GlobalMemory memory;
+absl::Status LaunchEntry(std::string_view ptx, std::string_view entry, const LaunchConfig& config,
+                         const std::vector<std::byte>& params, GlobalMemory& memory,
+                         const ExecutionOptions& options) {
   absl::StatusOr<std::unique_ptr<Program>> program = Program::Load(ptx, "mini", FullRegistry(), memory);
   if (!program.ok()) return program.status();
-  absl::StatusOr<const Function*> entry = (*program)->FindEntry("k");
-  if (!entry.ok()) return entry.status();
+  absl::StatusOr<const Function*> function = (*program)->FindEntry(entry);
+  if (!function.ok()) return function.status();
+  return Launch(**program, **function, config, params, memory, options);
+}
 
+absl::Status RunMini(const std::string& ptx, const MiniArguments& arguments, const MiniLaunch& launch,
+                     int words, std::vector<uint32_t>* out) {
   const auto padded = [](std::vector<uint8_t> bytes) {
     bytes.resize((bytes.size() + 31) / 16 * 16);
     return bytes;
@@ -152,13 +156,14 @@ absl::Status RunMini(const std::string& ptx, const MiniArguments& arguments, con
   const std::vector<uint8_t> odd =
       padded(arguments.odd_image.empty() ? arguments.image : arguments.odd_image);
   std::vector<uint32_t> output(launch.ctas * kOutBytes / 4);
+  GlobalMemory memory;
   memory.Add(image.data(), image.size(), "image");
   memory.Add(odd.data(), odd.size(), "odd image");
   memory.Add(output.data(), output.size() * 4, "out");
 
-  alignas(64) std::byte params[64] = {};
+  std::vector<std::byte> params(56);
   const auto put = [&params](size_t offset, const auto& value) {
-    std::memcpy(params + offset, &value, sizeof(value));
+    std::memcpy(&params[offset], &value, sizeof(value));
   };
   put(0, image.data());
   put(8, odd.data());
@@ -179,13 +184,8 @@ absl::Status RunMini(const std::string& ptx, const MiniArguments& arguments, con
   options.async = launch.async;
   options.seed = launch.seed;
   options.instruction_limit = 1 << 22;
-  absl::Status status =
-      Launch(**program, **entry, config, std::span(params, (*entry)->param_bytes), memory, options);
-  for (const void* p : {static_cast<const void*>(image.data()), static_cast<const void*>(odd.data()),
-                        static_cast<const void*>(output.data())}) {
-    memory.Remove(p);
-  }
-  if (!status.ok()) return status;
+  if (absl::Status status = LaunchEntry(ptx, "k", config, params, memory, options); !status.ok())
+    return status;
   out->clear();
   for (uint32_t cta = 0; cta < launch.ctas; ++cta) {
     const auto begin = output.begin() + cta * kOutBytes / 4;

@@ -3,6 +3,7 @@
 #ifndef TESSERA_TESTS_PTX_TENSOR_MINI_KERNEL_H_
 #define TESSERA_TESTS_PTX_TENSOR_MINI_KERNEL_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -10,6 +11,8 @@
 
 #include "absl/status/status.h"
 #include "tests/ptx/machine/async_queue.h"
+#include "tests/ptx/machine/global_memory.h"
+#include "tests/ptx/machine/launch.h"
 
 namespace tessera::ptx {
 
@@ -45,6 +48,11 @@ std::string RegisterList(std::string_view prefix, int first, int count);
 // Lines that load `columns` words from column `column` of this warp's quarter (32x32b) into %x100.. and write them to
 // out[thread][columns].
 std::string StoreAccumulator(int columns, int column = 0);
+
+// Loads a module and launches one of its kernels. `params` is the block of parameters at their offsets.
+absl::Status LaunchEntry(std::string_view ptx, std::string_view entry, const LaunchConfig& config,
+                         const std::vector<std::byte>& params, GlobalMemory& memory,
+                         const ExecutionOptions& options);
 
 // Runs it; `out` gets `words` 32-bit words of each CTA's output, CTA by CTA.
 absl::Status RunMini(const std::string& ptx, const MiniArguments& arguments, const MiniLaunch& launch,

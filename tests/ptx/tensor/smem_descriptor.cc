@@ -229,6 +229,13 @@ absl::Status CheckOperand(const MatrixDescriptor& descriptor, Major major, int e
                           "bytes (tiles that start elsewhere need the base offset)",
                           into, width, period));
     }
+    if (major == Major::kK && into % 32 != 0) {
+      return refuse(
+          absl::StrFormat("the start lies %d bytes into its row; steps along K are 32 bytes, so the tile is "
+                          "misplaced: align the tile to "
+                          "%d bytes",
+                          into, period));
+    }
     if (major == Major::kK && into + 16 * k_chunks > width) {
       return refuse(
           absl::StrFormat("the %d bytes of K starting %d bytes into a row leave the row of %d bytes",

@@ -227,8 +227,8 @@ TEST(CheckOperandTest, AcceptsUsualTiles) {
 TEST(CheckOperandTest, NamesWhatIsWrong) {
   EXPECT_THAT(OperandRefusal(Make(1024 + 128, 16, 1024, Swizzle::k128B), Major::kK, 16, 128),
               HasSubstr("128 bytes into the swizzle pattern"));
-  EXPECT_THAT(OperandRefusal(Make(1024 + 112, 16, 1024, Swizzle::k128B), Major::kK, 16, 128),
-              HasSubstr("leave the row of 128 bytes"));
+  EXPECT_THAT(OperandRefusal(Make(1024 + 16, 16, 1024, Swizzle::k128B), Major::kK, 16, 128),
+              HasSubstr("steps along K are 32 bytes"));
   EXPECT_THAT(OperandRefusal(Make(0, 0, 0, Swizzle::kNone), Major::kK, 16, 128), HasSubstr("SBO is 0"));
   EXPECT_THAT(OperandRefusal(Make(0, 0, 128, Swizzle::kNone), Major::kK, 16, 128), HasSubstr("LBO is 0"));
   EXPECT_THAT(OperandRefusal(Make(0, 128, 0, Swizzle::kNone), Major::kMN, 16, 128), HasSubstr("SBO is 0"));
