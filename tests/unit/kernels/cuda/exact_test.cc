@@ -68,7 +68,7 @@ struct ExactMatrix {
 };
 
 TEST(ExactKernels, GroupedGemm) {
-  TESSERA_REQUIRE_HOPPER();
+  TESSERA_REQUIRE_GPU();
   std::mt19937 rng(1);
   for (const WeightFormat format : {WeightFormat::kNvfp4, WeightFormat::kBf16}) {
     const int32_t n = 72, k = 640, slots = 19;
@@ -111,7 +111,7 @@ TEST(ExactKernels, GroupedGemm) {
 // A few keys of each sequence, a power of two of them, score alike and far above the rest: the output is the mean of
 // their values.
 TEST(ExactKernels, FmhaDecode) {
-  TESSERA_REQUIRE_HOPPER();
+  TESSERA_REQUIRE_GPU();
   std::mt19937 rng(2);
   for (const int32_t dim : {64, 128, 256}) {
     for (const int32_t group : {1, 8, 16}) {
@@ -187,7 +187,7 @@ TEST(ExactKernels, FmhaDecode) {
 }
 
 TEST(ExactKernels, RowsAndRouting) {
-  TESSERA_REQUIRE_HOPPER();
+  TESSERA_REQUIRE_GPU();
   std::mt19937 rng(3);
   const int32_t tokens = 21, dim = 320, experts = 64, top_k = 4;
   // Rows of 1 and -1 have norm 1.

@@ -21,8 +21,6 @@ inline int GpuMajor() {
   return major;
 }
 
-#define TESSERA_REQUIRE_HOPPER() \
-  if (::tessera::cuda::GpuMajor() != 9) GTEST_SKIP() << "no GPU of compute capability 9.x on this machine"
 #define TESSERA_REQUIRE_BLACKWELL() \
   if (::tessera::cuda::GpuMajor() != 10) GTEST_SKIP() << "no GPU of compute capability 10.x on this machine"
 #define TESSERA_REQUIRE_GPU()                                                \

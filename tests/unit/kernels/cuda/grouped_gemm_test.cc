@@ -128,7 +128,7 @@ struct Shape {
 class GroupedGemmShapes : public testing::TestWithParam<Shape> {};
 
 TEST_P(GroupedGemmShapes, EqualsDoublePrecisionForEveryTileSize) {
-  TESSERA_REQUIRE_HOPPER();
+  TESSERA_REQUIRE_GPU();
   const Shape s = GetParam();
   std::mt19937 rng(5);
   const std::vector<Matrix> matrices = {Matrix(s.n, s.k, s.format, rng)};
@@ -180,7 +180,7 @@ class GroupedGemmTiles : public testing::TestWithParam<int32_t> {};
 INSTANTIATE_TEST_SUITE_P(Slots, GroupedGemmTiles, testing::Values(16, 128));
 
 TEST_P(GroupedGemmTiles, ServeExpertsAndFuseSwiglu) {
-  TESSERA_REQUIRE_HOPPER();
+  TESSERA_REQUIRE_GPU();
   const int32_t tile_slots = GetParam();
   for (const WeightFormat format : {kFp4, kB16}) {
     std::mt19937 rng(9);

@@ -23,7 +23,7 @@ std::vector<float> Normal(size_t count, uint32_t seed) {
 }
 
 TEST(CudaOps, RmsNormGathersRows) {
-  TESSERA_REQUIRE_HOPPER();
+  TESSERA_REQUIRE_GPU();
   const int32_t dim = 700;
   const std::vector<float> x = Normal(5 * dim, 1), weight = Normal(dim, 2);
   const std::vector<int32_t> rows = {4, 0, 4};
@@ -43,7 +43,7 @@ TEST(CudaOps, RmsNormGathersRows) {
 }
 
 TEST(CudaOps, FinishQkvNormalisesRotatesAndWrites) {
-  TESSERA_REQUIRE_HOPPER();
+  TESSERA_REQUIRE_GPU();
   const int32_t tokens = 3, heads = 4, kv_heads = 2, d = 64, block_size = 16, rotary = 32;
   for (const bool interleaved : {false, true}) {
     const std::vector<float> qkv = Normal(tokens * (heads + 2 * kv_heads) * d, 3);
@@ -113,7 +113,7 @@ TEST(CudaOps, FinishQkvNormalisesRotatesAndWrites) {
 }
 
 TEST(CudaRouting, ChoosesSortsAndCombines) {
-  TESSERA_REQUIRE_HOPPER();
+  TESSERA_REQUIRE_GPU();
   for (const int32_t experts : {16, 100, 256, 600}) {
     const int32_t tokens = 37, top_k = 4, dim = 48, tile = 8;
     std::vector<float> logits = Normal(tokens * experts, experts);
