@@ -325,7 +325,7 @@ Warp::Step Warp::Run(int budget, bool desperate, int* executed) {
         const Instruction& i = group->frame->function.body[group->pc];
         active_ = group->lanes;
         ++ran;
-        ++burst_;
+        burst_ = groups_.size() > 1 ? burst_ + 1 : 0;  // a warp that is together starves nobody
         if (i.guard.kind != Operand::Kind::kNone) active_ &= SourcePredicate(i.guard);
         if (active_ == 0) {
           ++group->pc;
