@@ -82,6 +82,10 @@ __global__ void PackNvfp4Kernel(Source s, uint8_t* target, size_t tile_bytes) {
   uint8_t* scale_base = chunk_base + chunk_groups * 512 + lane * 16 + (group % kChunkGroups) * 2;
   scale_base[0] = scales[0];
   scale_base[1] = scales[1];
+  // A lane's 16 bytes of scales are loaded whole, in a chunk of fewer groups too.
+  if (group % kChunkGroups == chunk_groups - 1) {
+    for (int32_t unused = 2; unused < 16 - (chunk_groups - 1) * 2; ++unused) scale_base[unused] = 0;
+  }
 }
 
 __global__ void PackBf16Kernel(Source s, uint8_t* target, size_t tile_bytes) {
