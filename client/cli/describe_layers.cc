@@ -23,6 +23,7 @@ std::string DescribeAttention(const AttentionSpec& attention) {
       absl::StrAppend(&text, " (", attention.rope.rotary_dim, " rotate)");
     }
   }
+  if (attention.rope.style == RopeStyle::kNone) absl::StrAppend(&text, ", no positions");
   if (attention.qk_norm) absl::StrAppend(&text, ", QK norm");
   if (attention.sinks) absl::StrAppend(&text, ", sinks");
   if (attention.sliding_window > 0) absl::StrAppend(&text, ", window ", attention.sliding_window);

@@ -60,6 +60,7 @@ absl::Status Forward::Run(const StepInput& step, absl::Span<const KvCache> cache
   rope_.resize(model_.ropes.size());
   for (size_t i = 0; i < rope_.size(); ++i) {
     const RopeSpec& rope = model_.ropes[i];
+    if (rope.style == RopeStyle::kNone) continue;
     const int64_t half = rope.rotary_dim / 2;
     absl::Status status =
         RopeTable(step.positions.data(), tokens, rope.inv_freq.data(), half, rope.magnitude,

@@ -14,14 +14,17 @@ import numpy as np
 import safetensors.torch
 import torch
 import transformers
+from transformers.models.deepseek_v2 import modeling_deepseek_v2
 from transformers.models.deepseek_v3 import modeling_deepseek_v3
 from transformers.models.glm4_moe import modeling_glm4_moe
+from transformers.models.glm4_moe_lite import modeling_glm4_moe_lite
 from transformers.models.gpt_oss import modeling_gpt_oss
 from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
 from transformers.models.mixtral import modeling_mixtral
 from transformers.models.qwen2 import modeling_qwen2
 from transformers.models.qwen3 import modeling_qwen3
+from transformers.models.smollm3 import modeling_smollm3
 
 import make_golden as golden
 from make_golden import bf16
@@ -84,7 +87,8 @@ def latent_attention(self, hidden_states, position_embeddings, attention_mask, *
     q = q.view(length, self.num_heads, self.qk_head_dim).transpose(0, 1)
     kv = self.kv_a_proj_with_mqa(hidden_states)[0]
     latent = self.kv_a_layernorm(kv[:, :self.kv_lora_rank])
-    rotated = [rotate(x, *position_embeddings, self.config.rope_interleave)
+    interleaved = getattr(self.config, "rope_interleave", True)  # DeepSeek-V2 has no choice
+    rotated = [rotate(x, *position_embeddings, interleaved)
                for x in (q[..., self.qk_nope_head_dim:], kv[:, self.kv_lora_rank:])]
     up = self.kv_b_proj.weight.view(self.num_heads, self.qk_nope_head_dim + self.v_head_dim, self.kv_lora_rank)
     key_up, value_up = up.split((self.qk_nope_head_dim, self.v_head_dim), 1)
@@ -101,6 +105,13 @@ def softmax_router(self, x):
     Margin.note(logits, self.top_k)
     value, index = torch.softmax(logits, -1).topk(self.top_k, -1)
     return logits, value / value.sum(-1, keepdim=True), index
+
+
+def plain_router(self, x):
+    logits = torch.nn.functional.linear(bf16(x.reshape(-1, self.hidden_dim)), self.weight)
+    Margin.note(logits, self.top_k)
+    value, index = torch.softmax(logits, -1).topk(self.top_k, -1)
+    return logits, value * self.routed_scaling_factor, index
 
 
 def selected_router(self, x):
@@ -140,7 +151,8 @@ def clamped_experts(self, x, index, weight):
 
 
 ROUTERS = {"MixtralTopKRouter": softmax_router, "GptOssTopKRouter": selected_router,
-           "Glm4MoeTopkRouter": sigmoid_router, "DeepseekV3TopkRouter": sigmoid_router}
+           "Glm4MoeTopkRouter": sigmoid_router, "Glm4MoeLiteTopkRouter": sigmoid_router,
+           "DeepseekV3TopkRouter": sigmoid_router, "DeepseekV2TopkRouter": plain_router}
 
 
 class Patched:
@@ -164,7 +176,7 @@ class Patched:
                 self.patches.append((value, "forward", clamped_experts))
             elif name.endswith(("Experts", "NaiveMoe")):
                 self.patches.append((value, "forward", golden.experts))
-            elif name == "DeepseekV3Attention":
+            elif name in ("DeepseekV2Attention", "DeepseekV3Attention", "Glm4MoeLiteAttention"):
                 self.patches.append((value, "forward", latent_attention))
 
     def __enter__(self):
@@ -222,6 +234,9 @@ FAMILIES = {
     "qwen3": (modeling_qwen3, dict(
         num_hidden_layers=2, intermediate_size=48, head_dim=16, num_key_value_heads=1,
         rope_parameters=rope("yarn", factor=4.0, original_max_position_embeddings=64))),
+    # Every other layer without positions.
+    "smollm3": (modeling_smollm3, dict(num_hidden_layers=3, intermediate_size=48, no_rope_layers=[1, 0, 1],
+                                       tie_word_embeddings=True, rope_parameters=rope())),
     "mixtral": (modeling_mixtral, dict(num_hidden_layers=2, intermediate_size=48, head_dim=16, num_local_experts=4,
                                        num_experts_per_tok=2, rope_parameters=rope(theta=1e6))),
     # Windows and full attention in turn, sinks, biases everywhere, stacked experts whose matrices are square, YaRN
@@ -253,6 +268,18 @@ FAMILIES = {
         kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=12, n_routed_experts=4, n_group=1,
         topk_group=1, num_experts_per_tok=2, n_shared_experts=1, first_k_dense_replace=0, rope_interleave=False,
         norm_topk_prob=False, num_nextn_predict_layers=0, rope_parameters=rope())),
+    # Softmax over all experts, scaled and not renormalised; no head rotates a multiple of four elements.
+    "deepseek_v2": (modeling_deepseek_v2, dict(
+        num_hidden_layers=2, num_key_value_heads=4, intermediate_size=48, moe_intermediate_size=16, q_lora_rank=None,
+        kv_lora_rank=16, qk_nope_head_dim=16, qk_rope_head_dim=6, v_head_dim=8, n_routed_experts=6, n_group=1,
+        topk_group=1, num_experts_per_tok=2, n_shared_experts=2, first_k_dense_replace=1, routed_scaling_factor=1.25,
+        rope_parameters=rope("yarn", factor=4.0, original_max_position_embeddings=64, mscale=0.707,
+                             mscale_all_dim=0.707))),
+    # A list says which layers are dense.
+    "glm4_moe_lite": (modeling_glm4_moe_lite, dict(
+        num_hidden_layers=2, num_key_value_heads=4, intermediate_size=48, moe_intermediate_size=16, q_lora_rank=16,
+        kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=8, v_head_dim=16, n_routed_experts=4,
+        num_experts_per_tok=2, mlp_layer_types=["sparse", "dense"], rope_parameters=rope(theta=1e6))),
 }
 QUANTIZED = {"mixtral": ["nvfp4"], "gpt_oss": ["nvfp4", "mxfp4"], "glm4_moe": ["nvfp4"], "deepseek_v3": ["nvfp4"]}
 

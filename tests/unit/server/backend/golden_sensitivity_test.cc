@@ -44,6 +44,10 @@ const Change kChanges[] = {
     {"deepseek_v3_bf16", "/rms_norm_eps", 1e-6},
     {"deepseek_v3_nvfp4", "/routed_scaling_factor", 2.4},
     {"moonlight_bf16", "/rope_interleave", true},
+    {"smollm3_bf16", "/no_rope_layers/1", 1},
+    {"deepseek_v2_bf16", "/routed_scaling_factor", 1.0},
+    {"deepseek_v2_bf16", "/rope_parameters/mscale_all_dim", 1.0},
+    {"glm4_moe_lite_bf16", "/routed_scaling_factor", 1.5},
     {"moonlight_bf16", "/norm_topk_prob", true},
 };
 

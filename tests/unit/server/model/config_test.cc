@@ -104,8 +104,9 @@ TEST(Config, RefusesWhatIsNotSupportedAndSaysWhatIs) {
   config["architectures"] = {"MambaForCausalLM"};
   auto parsed = ParseModelConfig(config.dump(), "", "");
   EXPECT_EQ(parsed.status().code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(parsed.status().message(),
-              HasSubstr("\"MambaForCausalLM\" is not supported; supported are LlamaForCausalLM, MistralForCausalLM"));
+  EXPECT_THAT(
+      parsed.status().message(),
+      HasSubstr("\"MambaForCausalLM\" is not supported; supported are LlamaForCausalLM, MistralForCausalLM"));
   config = Qwen3();
   config["rope_scaling"] = {{"rope_type", "longrope"}, {"factor", 4.0}};
   EXPECT_THAT(ErrorOf(config),

@@ -260,6 +260,48 @@ TEST(Families, DeepSeekV3) {
   EXPECT_EQ(Read(moonlight).layers[0].attention.latent.query_rank, 0);
 }
 
+TEST(Families, RelativesOfDeepSeekV3) {
+  json flash = DeepSeekV3();  // GLM-4.7-Flash's way
+  flash["architectures"] = {"Glm4MoeLiteForCausalLM"};
+  EXPECT_EQ(Read(flash).layers[2].mlp.kind, MlpKind::kDense);
+  flash.erase("first_k_dense_replace");
+  EXPECT_THAT(ErrorOf(flash, "n_group", 8), HasSubstr("\"first_k_dense_replace\" is missing"));
+  for (int i = 0; i < 61; ++i) flash["mlp_layer_types"].push_back(i == 1 ? "dense" : "sparse");
+  EXPECT_EQ(Read(flash).layers[0].mlp.kind, MlpKind::kMoe);
+  EXPECT_EQ(Read(flash).layers[1].mlp.kind, MlpKind::kDense);
+  flash["mlp_layer_types"][5] = "hash";
+  EXPECT_THAT(ErrorOf(flash, "n_group", 8), HasSubstr("\"mlp_layer_types\""));
+
+  json v2_lite = DeepSeekV3();
+  v2_lite["architectures"] = {"DeepseekV2ForCausalLM"};
+  v2_lite["scoring_func"] = "softmax";
+  v2_lite["topk_method"] = "greedy";
+  v2_lite["norm_topk_prob"] = false;
+  v2_lite["q_lora_rank"] = nullptr;
+  const MlpSpec mlp = Read(v2_lite).layers[3].mlp;
+  EXPECT_EQ(mlp.router.score, RouterScore::kSoftmax);
+  EXPECT_FALSE(mlp.router.renormalize || mlp.router.selection_bias);
+  EXPECT_EQ(mlp.router.num_groups, 1);
+  EXPECT_THAT(
+      ErrorOf(v2_lite, "topk_method", "group_limited_greedy"),
+      HasSubstr("\"topk_method\": \"group_limited_greedy\" is not supported; supported is \"greedy\""));
+}
+
+TEST(Families, SmolLm3LayersWithoutPositions) {
+  json config = SmolLm2();
+  config["architectures"] = {"SmolLM3ForCausalLM"};
+  config["no_rope_layer_interval"] = 4;
+  EXPECT_EQ(Read(config).layers[2].attention.rope.style, RopeStyle::kHalf);
+  EXPECT_EQ(Read(config).layers[3].attention.rope.style, RopeStyle::kNone);
+  config["no_rope_layers"] = std::vector<int>(30, 1);
+  config["no_rope_layers"][2] = 0;
+  EXPECT_EQ(Read(config).layers[2].attention.rope.style, RopeStyle::kNone);
+  EXPECT_EQ(Read(config).layers[3].attention.rope.style, RopeStyle::kHalf);
+  EXPECT_THAT(ErrorOf(config, "no_rope_layers", {1, 0}),
+              HasSubstr("\"no_rope_layers\": expected a number for each"));
+  EXPECT_THAT(ErrorOf(config, "use_sliding_window", true), HasSubstr("\"use_sliding_window\": true"));
+}
+
 TEST(Families, DeepSeekVariantsAreRefusedByKeyAndValue) {
   const json config = DeepSeekV3();
   EXPECT_THAT(ErrorOf(config, "scoring_func", "softmax"),
