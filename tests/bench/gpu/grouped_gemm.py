@@ -1,6 +1,6 @@
 """NVFP4 grouped GEMM (mixture of experts) on a Hopper GPU: weight bytes a second, TFLOP/s, fraction of the ceilings.
 
-  python3 tests/bench/gpu/grouped_gemm.py --lib build/libtessera_bench_gpu.so [--json FILE]
+  python3 tests/bench/gpu/grouped_gemm.py --lib build/libtessera_bench_gpu.so [--model NAME] [--tokens N ...] [--json FILE]
 
 The peer is torch's BF16 matrix product over the same experts' dequantised weights, one call an expert (what is at hand
 everywhere); its time is for comparison of the work, not of 4-bit kernels.
@@ -52,6 +52,8 @@ def make_weights(lib, n, k, experts, gate_up):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument('--lib', required=True)
+    parser.add_argument('--model', choices=SHAPES)
+    parser.add_argument('--tokens', type=int, nargs='+', default=[1, 2, 4, 8, 16, 32, 64, 256, 1024, 8192])
     parser.add_argument('--json')
     args = parser.parse_args()
     lib = gb.load(args.lib)
@@ -62,12 +64,14 @@ def main():
           f' {"TFLOP/s":>8} {"of peak":>8}')
     rows_out = []
     for model, (hidden, inter, experts, top_k) in SHAPES.items():
+        if args.model not in (None, model):
+            continue
         for op in ('gate_up', 'down'):
             gate_up = op == 'gate_up'
             n, k = (inter, hidden) if gate_up else (hidden, inter)
             sets = 1 if model.startswith('Deep') else 2
             weights = [make_weights(lib, n, k, experts, gate_up) for _ in range(sets)]
-            for tokens in (1, 2, 4, 8, 16, 32, 64, 256, 1024, 8192):
+            for tokens in args.tokens:
                 slots = tokens * top_k
                 tile = lib.tessera_choose_tile_slots(slots, weights[0][2], k, experts)
                 calls, active = [], 0
