@@ -1,6 +1,7 @@
 #include "tests/ptx/tma/copy_engine.h"
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -44,6 +45,19 @@ void ForEachGlobalRun(const std::vector<BoxPiece>& pieces, F&& f) {
   if (begin != end) f(begin, end - begin);
 }
 
+// Reads for a copy, which moves bytes and does not use them: what nothing has written arrives as 0xFF, a NaN in every
+// floating-point format, so that a kernel that does use it is found out by its result.
+void ReadForCopy(const GlobalMemory& memory, uint64_t address, uint64_t bytes, uint8_t* out,
+                 const GlobalMemory::Allocation** hint) {
+  const GlobalMemory::Allocation& allocation = memory.Check(address, bytes, hint, "bulk copy");
+  std::memcpy(out, reinterpret_cast<const void*>(address), bytes);
+  if (allocation.defined == nullptr) return;
+  for (uint64_t i = 0; i < bytes; ++i) {
+    const uint64_t at = address - allocation.base + i;
+    if ((allocation.defined[at / 8].load(std::memory_order_relaxed) >> at % 8 & 1) == 0) out[i] = 0xFF;
+  }
+}
+
 void ReadPieces(const GlobalMemory& memory, const LoadCopy& copy, std::vector<uint8_t>* bytes) {
   bytes->clear();
   const GlobalMemory::Allocation* hint = nullptr;
@@ -65,7 +79,7 @@ void ReadPieces(const GlobalMemory& memory, const LoadCopy& copy, std::vector<ui
     }
     if (piece.begin < piece.end) {
       const uint64_t inside = next == i + 1 ? piece.end - piece.begin : size;
-      memory.Read(piece.global + piece.begin, inside, bytes->data() + at + piece.begin, &hint);
+      ReadForCopy(memory, piece.global + piece.begin, inside, bytes->data() + at + piece.begin, &hint);
     }
     i = next;
   }

@@ -42,7 +42,7 @@ struct LoadCopy {
 // of the CTA in its pair that `barrier` is in.
 void MulticastTo(Warp& warp, int lane, uint64_t mask, const SharedPlace& barrier, bool pair, LoadCopy* copy);
 
-// Global to shared memory, completing on mbarriers. Checks what can be checked when the instruction is issued.
+// Global to shared memory, completing on mbarriers. Bytes of global memory that nothing has written arrive as 0xFF. Checks what can be checked when the instruction is issued.
 void PostLoad(Warp& warp, LoadCopy copy);
 
 struct StoreCopy {

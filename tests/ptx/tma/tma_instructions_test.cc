@@ -80,7 +80,8 @@ class TmaTest : public testing::TestWithParam<AsyncPolicy> {
   // Runs a kernel of one thread a CTA.
   absl::Status Run(const std::string& body, uint32_t ctas = 1) {
     GlobalMemory memory;
-    memory.Add(in.data(), in.size(), "in");
+    memory.Add(in.data(), in.size(), "in", {.writable = true, .track_defined = true});
+    memory.MarkDefined(in.data(), written);
     memory.Add(out.data(), out.size(), "out");
     auto program =
         Program::Load(absl::StrCat(kHead, Expand(body), "\n  ret;\n}\n"), "test.ptx", FullRegistry(), memory);
@@ -132,6 +133,7 @@ class TmaTest : public testing::TestWithParam<AsyncPolicy> {
   using Bytes = std::vector<uint8_t, Aligned<uint8_t>>;
 
   Bytes in, out;
+  size_t written = kBytes;  // of `in`
   uint8_t map[kTensorMapBytes] = {};
 };
 
@@ -146,6 +148,14 @@ INSTANTIATE_TEST_SUITE_P(Policies, TmaTest,
 TEST_P(TmaTest, CopiesBytesBothWays) {
   EXPECT_EQ(Message("$EXPECT 4096;\n $LOAD [%buffer], [%in], 4096, [%bar];\n $WAIT\n $DUMP"), "");
   EXPECT_TRUE(std::equal(in.begin(), in.end(), out.begin()));
+}
+
+TEST_P(TmaTest, MovesBytesNeverWrittenAsNans) {
+  written = 1003;
+  EXPECT_EQ(Message("$EXPECT 4096;\n $LOAD [%buffer], [%in], 4096, [%bar];\n $WAIT\n $DUMP"), "");
+  EXPECT_TRUE(std::equal(in.begin(), in.begin() + written, out.begin()));
+  for (size_t i = written; i < kBytes; ++i) ASSERT_EQ(out[i], 0xFF) << i;
+  EXPECT_THAT(Message("ld.global.u32 %a, [%in+1004];"), HasSubstr("nothing has written"));
 }
 
 TEST_P(TmaTest, ExpectsTheBytesOfSeveralCopies) {
