@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "client/cli/capacity.h"
 #include "client/cli/command.h"
 #include "client/cli/describe_layers.h"
 #include "client/cli/terminal.h"
@@ -31,14 +32,24 @@ std::string HumanBytes(int64_t bytes) { return Scaled(bytes, 1024, {"B", "KiB", 
 std::string HumanCount(int64_t count) { return Scaled(count, 1000, {"", "k", "M", "B", "T"}); }
 
 int ExplainCheckpoint(const std::string& dir, bool json) {
-  const absl::StatusOr<std::unique_ptr<Checkpoint>> opened = Checkpoint::Open(dir);
+  absl::StatusOr<std::unique_ptr<Checkpoint>> opened = Checkpoint::Open(dir);
+  // A configuration without weights still tells what they would be.
+  const bool weightless = absl::IsNotFound(opened.status());
+  if (weightless) {
+    absl::StatusOr<std::unique_ptr<Checkpoint>> shapes = Checkpoint::Open(dir, LoadFormat::kDummy);
+    if (shapes.ok()) opened = std::move(shapes);
+  }
   if (!opened.ok()) {
     std::cerr << "tessera: " << opened.status().message() << "\n";
     return kFailed;
   }
   const Checkpoint& checkpoint = **opened;
   const ModelSpec& spec = checkpoint.spec();
-  const CheckpointFacts& facts = checkpoint.facts();
+  CheckpointFacts facts = checkpoint.facts();
+  if (weightless) facts.warnings.push_back("no weights in this directory: sizes are those of NVFP4");
+  const QuantizationHint& label = checkpoint.config().quantization;
+  const int64_t token_bytes = KvBytesPerToken(spec);
+  const std::vector<std::string> capacity = DescribeCapacity(spec, facts.weight_bytes);
   if (json) {
     nlohmann::ordered_json out = {{"architecture", spec.architecture},
                                   {"vocab_size", spec.vocab_size},
@@ -50,6 +61,9 @@ int ExplainCheckpoint(const std::string& dir, bool json) {
                                   {"num_parameters", facts.num_parameters},
                                   {"num_active_parameters", facts.num_active_parameters},
                                   {"weight_bytes", facts.weight_bytes},
+                                  {"label", absl::StrCat(label.method, " ", label.algorithm)},
+                                  {"kv_bytes_per_token", token_bytes},
+                                  {"fits", capacity},
                                   {"warnings", facts.warnings}};
     for (const FormatUse& use : facts.formats) {
       out["formats"].push_back({{"format", std::string(WeightFormatName(use.format))},
@@ -82,6 +96,11 @@ int ExplainCheckpoint(const std::string& dir, bool json) {
     rows.push_back({"files", absl::StrCat(checkpoint.reader()->files().size(), ", ",
                                           HumanBytes(checkpoint.reader()->total_file_bytes()))});
   }
+  if (!label.method.empty() || !label.algorithm.empty()) {
+    rows.push_back({"label", absl::StrCat(label.method, " ", label.algorithm)});
+  }
+  rows.push_back({"keys, values", absl::StrCat(HumanBytes(token_bytes), " a token in BF16")});
+  for (size_t i = 0; i < capacity.size(); ++i) rows.push_back({i == 0 ? "fits" : "", capacity[i]});
   for (const std::string& warning : facts.warnings) rows.push_back({"warning", warning});
   Print(Table(rows, "ll"));
   return OutputExitCode();

@@ -50,7 +50,8 @@ const std::vector<Command>& Commands() {
       {"info", "show a server with its model and load, or explain a checkpoint", RunInfo},
       {"health", "ask whether the server serves, or wait until it does", RunHealth},
       {"abort", "end running requests", RunAbort},
-      {"quantize", "turn a BF16 checkpoint into NVFP4", RunQuantize},
+      {"quantize", "turn a checkpoint into NVFP4", RunQuantize},
+      {"eval", "measure how well checkpoints predict a text", RunEval},
   };
   return commands;
 }

@@ -56,6 +56,7 @@ int RunInfo(Context& context, const std::vector<std::string>& words);
 int RunAbort(Context& context, const std::vector<std::string>& words);
 int RunHealth(Context& context, const std::vector<std::string>& words);
 int RunQuantize(Context& context, const std::vector<std::string>& words);
+int RunEval(Context& context, const std::vector<std::string>& words);
 
 // Parses, or prints the help or the error: then `exit_code` is set and the words are none of the caller's business.
 std::optional<std::vector<std::string>> ParseOrExplain(Arguments& arguments,

@@ -5,50 +5,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include "client/cli/checkpoint_info.h"
 #include "client/cli/command.h"
+#include "client/cli/progress_bar.h"
 #include "client/cli/terminal.h"
 #include "server/model/quantize.h"
 
 namespace tessera::cli {
 namespace {
-
-// A bar that moves on a terminal; elsewhere a line every tenth.
-class ProgressBar {
- public:
-  void Show(const QuantizeProgress& progress) {
-    const double share =
-        progress.bytes_total > 0 ? static_cast<double>(progress.bytes_done) / progress.bytes_total : 1.0;
-    if (!StderrIsTerminal()) {
-      const int tenth = static_cast<int>(share * 10);
-      if (tenth > tenth_) {
-        tenth_ = tenth;
-        std::cerr << absl::StrFormat("%3d %%  %d of %d tensors\n", tenth * 10, progress.tensors_done,
-                                     progress.tensors_total);
-      }
-      return;
-    }
-    constexpr int kWidth = 30;
-    constexpr size_t kNameWidth = 40;
-    const int filled = std::clamp(static_cast<int>(share * kWidth), 0, kWidth);
-    const double elapsed = absl::ToDoubleSeconds(absl::Now() - start_);
-    std::string name = progress.tensor;
-    if (name.size() > kNameWidth) name = "..." + name.substr(name.size() - kNameWidth + 3);
-    std::cerr << absl::StrFormat(
-                     "\r\033[K[%s%s] %3.0f %%  %s/s  %s", std::string(filled, '#'),
-                     std::string(kWidth - filled, '-'), share * 100,
-                     HumanBytes(static_cast<int64_t>(progress.bytes_done / std::max(elapsed, 1e-3))), name)
-              << std::flush;
-  }
-  void Clear() {
-    if (StderrIsTerminal()) std::cerr << "\r\033[K" << std::flush;
-  }
-
- private:
-  const absl::Time start_ = absl::Now();
-  int tenth_ = -1;
-};
 
 void PrintReport(const QuantizeReport& report, size_t limit) {
   std::vector<TensorError> tensors = report.tensors;
@@ -113,7 +77,11 @@ int RunQuantize(Context& context, const std::vector<std::string>& words) {
   options.attention = !keep_attention;
   if (threads) options.num_threads = static_cast<int>(*threads);
   ProgressBar bar;
-  options.progress = [&](const QuantizeProgress& progress) { bar.Show(progress); };
+  options.progress = [&](const QuantizeProgress& progress) {
+    bar.Show(progress.bytes_done, progress.bytes_total,
+             absl::StrCat(HumanBytes(static_cast<int64_t>(bar.PerSecond(progress.bytes_done))), "/s"),
+             progress.tensor);
+  };
   options.cancelled = [&] { return context.cancellation.cancelled(); };
   InterruptWatcher::NeverLeave(true);  // or the hidden directory would stay
   const absl::StatusOr<QuantizeReport> result = Quantize((*rest)[0], (*rest)[1], options);

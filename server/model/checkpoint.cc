@@ -8,9 +8,12 @@
 namespace tessera {
 namespace {
 
-bool HasNvfp4(const CheckpointFacts& facts) {
+bool HasQuantized(const CheckpointFacts& facts) {
   for (const FormatUse& use : facts.formats) {
-    if (use.format == WeightFormat::kNvfp4) return true;
+    if (use.format == WeightFormat::kNvfp4 || use.format == WeightFormat::kMxfp4 ||
+        use.format == WeightFormat::kFp8) {
+      return true;
+    }
   }
   return false;
 }
@@ -43,10 +46,10 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& 
   std::vector<std::string>& warnings = checkpoint->facts_.warnings;
   const QuantizationHint& hint = checkpoint->config_.quantization;
   const bool labelled = !hint.method.empty() || !hint.algorithm.empty();
-  if (labelled != HasNvfp4(checkpoint->facts_)) {
+  if (labelled != HasQuantized(checkpoint->facts_)) {
     warnings.push_back(labelled ? absl::StrCat("the configuration says quantised (", Printable(hint.method),
                                                " ", Printable(hint.algorithm), "), but no tensor is")
-                                : "tensors are NVFP4, though the configuration does not say so");
+                                : "tensors are quantised, though the configuration does not say so");
   }
   if (checkpoint->reader_->hole_bytes() > 0) {
     warnings.push_back(absl::StrCat(checkpoint->reader_->hole_bytes(),
