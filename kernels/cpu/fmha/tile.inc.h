@@ -10,9 +10,9 @@
 static constexpr float kMinusInfinity = -__builtin_inff();
 
 // Products of R queries with the values of a run of 16 keys, for keys that begin with their values: each row's 16
-// results in order.
+// results in order. Not inlined: it would be there once for every run of every tile shape.
 template <int R>
-static void SharedScores(const AttentionTileArgs& a, int run, F16* out) {
+static __attribute__((noinline)) void SharedScores(const AttentionTileArgs& a, int run, F16* out) {
   alignas(64) float products[R][16];
   for (int j = 0; j < 16; ++j) {
     const Bf16* value = a.v_runs[run] + j * a.value_dim;
@@ -49,7 +49,12 @@ static void ScoreRuns(const AttentionTileArgs& a, int first, float (*score)[64])
   for (int i = 0; i < N; ++i) {
     VEC_UNROLL
     for (int r = 0; r < R; ++r) sum[i][r] = Zero();
-    if (a.q_shared != nullptr) SharedScores<R>(a, first + i, sum[i]);
+    if (a.q_shared != nullptr) {
+      F16 shared[R];  // its own array: the sums stay in registers
+      SharedScores<R>(a, first + i, shared);
+      VEC_UNROLL
+      for (int r = 0; r < R; ++r) sum[i][r] = shared[r];
+    }
   }
   const float* q = a.q_panel;
   const int64_t pairs = a.k_dim / 2;
