@@ -63,7 +63,7 @@ struct Nvfp4Activations {
 
 size_t Nvfp4ActivationBytes(const SlotTiles& tiles, int32_t k);
 
-// Quantises rows for the slots: slot s is row rows[s] of x, or row s where rows is null. x bf16 [.., x_k], x_k a multiple of
+// Quantises rows for the slots, and zeroes the rest of their tiles: slot s is row rows[s] of x, or row s where rows is null. x bf16 [.., x_k], x_k a multiple of
 // 16 and at most out.k; the rest is zero. Each block of 16 is rounded as nvfp4::QuantizeRow rounds it with the same tensor
 // scale. A NaN or an infinity makes its row's results NaN, no other's.
 const char* QuantizeNvfp4(const void* x, const int32_t* rows, int32_t x_k, const SlotTiles& tiles,

@@ -13,11 +13,12 @@ struct Source {
   int32_t n, k;
 };
 
-// One thread a (packed feature, block of 16 k); the blocks past k are zero.
-__global__ void PackTilesKernel(Source s, int32_t padded_k, uint8_t* target) {
+// One thread a (packed feature, block of 16 k) of all chunks; the blocks past k are zero.
+__global__ void PackTilesKernel(Source s, int32_t chunks, uint8_t* target) {
   const int32_t block = blockIdx.x * blockDim.x + threadIdx.x;
   const int32_t row = blockIdx.y * blockDim.y + threadIdx.y;
-  if (block >= padded_k / 16) return;
+  constexpr int32_t kChunkBlocks = kNvfp4ChunkK / 16;
+  if (block >= chunks * kChunkBlocks) return;
   const int32_t tile = row / kNvfp4RowTile, tile_row = row % kNvfp4RowTile;
   constexpr int32_t kHalf = kNvfp4RowTile / 2;
   const bool gate_up = s.up_codes != nullptr, up = gate_up && tile_row >= kHalf;
@@ -29,9 +30,7 @@ __global__ void PackTilesKernel(Source s, int32_t padded_k, uint8_t* target) {
     codes = reinterpret_cast<const uint2*>(up ? s.up_codes : s.codes)[at];
     scale = (up ? s.up_scales : s.scales)[at];
   }
-  constexpr int32_t kChunkBlocks = kNvfp4ChunkK / 16;
-  uint8_t* chunk =
-      target + (size_t(tile) * Nvfp4Chunks(padded_k) + block / kChunkBlocks) * Nvfp4ChunkBytes(kNvfp4RowTile);
+  uint8_t* chunk = target + (size_t(tile) * chunks + block / kChunkBlocks) * Nvfp4ChunkBytes(kNvfp4RowTile);
   *reinterpret_cast<uint2*>(chunk + Nvfp4CodeOffset(tile_row, block % kChunkBlocks)) = codes;
   chunk[Nvfp4ScaleOffset(kNvfp4RowTile, tile_row, block % kChunkBlocks)] = scale;
 }
@@ -59,9 +58,10 @@ const char* PackNvfp4Tiles(const uint8_t* codes, const uint8_t* scales, const ui
     return "pack nvfp4 tiles: the up matrix goes with the gate-up order";
   }
   const dim3 threads(32, 8);
-  const int32_t padded_k = Nvfp4PaddedK(k);
-  const dim3 grid((padded_k / 16 + threads.x - 1) / threads.x, Nvfp4PackedFeatures(n, order) / threads.y);
-  PackTilesKernel<<<grid, threads, 0, stream>>>({codes, scales, up_codes, up_scales, n, k}, padded_k, target);
+  const int32_t chunks = Nvfp4Chunks(k);
+  const dim3 grid((chunks * kNvfp4ChunkK / 16 + threads.x - 1) / threads.x,
+                  Nvfp4PackedFeatures(n, order) / threads.y);
+  PackTilesKernel<<<grid, threads, 0, stream>>>({codes, scales, up_codes, up_scales, n, k}, chunks, target);
   const cudaError_t status = cudaGetLastError();
   return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
 }

@@ -24,22 +24,24 @@ __device__ __forceinline__ void LoadBlock(const uint4* source, float (&values)[1
   }
 }
 
-// A warp a slot; blockIdx.y is the tile.
+// A warp a row of a tile; blockIdx.y is the tile. Every byte of a tile that exists is written: what no slot or no k has is
+// zero.
 __global__ void __launch_bounds__(32 * kWarps)
     QuantizeKernel(const uint8_t* x, const int32_t* rows, int32_t x_k,
                    const __grid_constant__ SlotTiles tiles, const __grid_constant__ Nvfp4Activations out) {
   const int32_t tile = blockIdx.y, lane = threadIdx.x % 32;
   const SlotTile t = FindTile(tiles, tile);
+  if (t.first >= t.end) return;
   const int32_t row = blockIdx.x * kWarps + threadIdx.x / 32, slot = t.first + row;
-  if (slot >= t.end) return;
-  const int64_t source_row = rows ? rows[slot] : slot;
+  const int32_t blocks = slot < t.end ? x_k / 16 : 0;
+  const int64_t source_row = slot >= t.end ? 0 : rows ? rows[slot] : slot;
   const uint4* source = reinterpret_cast<const uint4*>(x + source_row * x_k * 2);
-  float values[16], scale;
+  float values[16], scale = 1.0f;
   if (out.matrix_scales != nullptr) {
     scale = out.matrix_scales[t.matrix];
-  } else {
+  } else if (blocks > 0) {
     uint32_t magnitude = 0;
-    for (int32_t block = lane; block < x_k / 16; block += 32) {
+    for (int32_t block = lane; block < blocks; block += 32) {
       LoadBlock(source + block * 2, values);
 #pragma unroll
       for (float value : values) magnitude = MaxMagnitude(magnitude, value);
@@ -51,17 +53,26 @@ __global__ void __launch_bounds__(32 * kWarps)
     scale = ScaleFromAmax(__uint_as_float(magnitude));
     if (lane == 0) out.row_scales[slot] = scale;
   }
-  uint8_t* tile_data = out.data + int64_t{tile} * Nvfp4Chunks(out.k) * Nvfp4ChunkBytes(tiles.tile_slots);
   constexpr int32_t kChunkBlocks = kNvfp4ChunkK / 16;
-  for (int32_t block = lane; block < out.k / 16; block += 32) {
+  const int32_t chunks = Nvfp4Chunks(out.k), chunk_bytes = Nvfp4ChunkBytes(tiles.tile_slots);
+  uint8_t* tile_data = out.data + int64_t{tile} * chunks * chunk_bytes;
+  for (int32_t block = lane; block < chunks * kChunkBlocks; block += 32) {
     Nvfp4Block quantized = {make_uint2(0, 0), 0};
-    if (block < x_k / 16) {
+    if (block < blocks) {
       LoadBlock(source + block * 2, values);
       quantized = QuantizeBlock(values, scale);
     }
-    uint8_t* chunk = tile_data + int64_t{block / kChunkBlocks} * Nvfp4ChunkBytes(tiles.tile_slots);
+    uint8_t* chunk = tile_data + int64_t{block / kChunkBlocks} * chunk_bytes;
     *reinterpret_cast<uint2*>(chunk + Nvfp4CodeOffset(row, block % kChunkBlocks)) = quantized.codes;
     chunk[Nvfp4ScaleOffset(tiles.tile_slots, row, block % kChunkBlocks)] = quantized.scale;
+  }
+  // Scales have room for 128 rows.
+  for (int32_t other = row + tiles.tile_slots; other < kNvfp4ScaleRows; other += tiles.tile_slots) {
+    for (int32_t step = lane; step < chunks * kNvfp4ChunkSteps; step += 32) {
+      uint8_t* chunk = tile_data + int64_t{step / kNvfp4ChunkSteps} * chunk_bytes;
+      *reinterpret_cast<uint32_t*>(
+          chunk + Nvfp4ScaleOffset(tiles.tile_slots, other, step % kNvfp4ChunkSteps * 4)) = 0;
+    }
   }
 }
 

@@ -8,8 +8,8 @@
 //   scales  [step][512 bytes]: for each 64 k (one matrix instruction) the scales of 128 rows, E4M3: those of row r are the
 //           four bytes at (r % 32) * 16 + r / 32 * 4 (the "128x4" layout)
 //
-// whatever the number of rows, so that 16 rows carry the scale bytes of 128. k is padded to a multiple of 64; the part of
-// the last chunk past that is never used and may hold anything.
+// whatever the number of rows, so that 16 rows carry the scale bytes of 128. k is padded to a multiple of 64; the rest of
+// the last chunk, and what belongs to no row, is zero.
 #ifndef TESSERA_KERNELS_CUDA_LINEAR_NVFP4_TILES_H_
 #define TESSERA_KERNELS_CUDA_LINEAR_NVFP4_TILES_H_
 
@@ -24,7 +24,8 @@ inline constexpr int32_t kNvfp4StepK = 64;  // K of one matrix instruction
 inline constexpr int32_t kNvfp4ChunkSteps = 4;
 inline constexpr int32_t kNvfp4ChunkK = kNvfp4StepK * kNvfp4ChunkSteps;
 inline constexpr int32_t kNvfp4RowBytes = kNvfp4ChunkK / 2;
-inline constexpr int32_t kNvfp4StepScaleBytes = 512;
+inline constexpr int32_t kNvfp4ScaleRows = 128;  // whose scales one step holds
+inline constexpr int32_t kNvfp4StepScaleBytes = kNvfp4ScaleRows * 4;
 inline constexpr int32_t kNvfp4ScaleBytes = kNvfp4ChunkSteps * kNvfp4StepScaleBytes;
 inline constexpr int32_t kNvfp4RowTile = 128;  // output features of a weight tile: M of the instruction
 

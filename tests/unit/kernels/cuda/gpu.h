@@ -27,6 +27,9 @@ inline int GpuMajor() {
   if (::tessera::cuda::GpuMajor() != 9 && ::tessera::cuda::GpuMajor() != 10) \
   GTEST_SKIP() << "no GPU of compute capability 9.x or 10.x on this machine"
 
+// As cudaMalloc leaves memory: the emulator stops a kernel that reads any of it before it is written.
+struct Unwritten {};
+
 // Device memory of one test, every byte 0xFF (a NaN in any float format) until written.
 template <class T>
 class DeviceBuffer {
@@ -34,6 +37,9 @@ class DeviceBuffer {
   explicit DeviceBuffer(size_t count) : count_(count) {
     EXPECT_EQ(cudaMalloc(reinterpret_cast<void**>(&data_), count * sizeof(T)), cudaSuccess);
     EXPECT_EQ(cudaMemset(data_, 0xFF, count * sizeof(T)), cudaSuccess);
+  }
+  DeviceBuffer(size_t count, Unwritten) : count_(count) {
+    EXPECT_EQ(cudaMalloc(reinterpret_cast<void**>(&data_), count * sizeof(T)), cudaSuccess);
   }
   explicit DeviceBuffer(const std::vector<T>& host) : DeviceBuffer(host.size()) {
     EXPECT_EQ(cudaMemcpy(data_, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice), cudaSuccess);

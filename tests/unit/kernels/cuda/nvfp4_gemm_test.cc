@@ -127,7 +127,7 @@ TEST(QuantizeNvfp4, EqualsTheCodecBitForBit) {
 // Quantises x and multiplies. Row r of the result is slot r.
 std::vector<float> Multiply(const Packed& packed, const DeviceBuffer<uint16_t>& x, const int32_t* rows,
                             int32_t x_k, const SlotTiles& tiles, int32_t n) {
-  DeviceBuffer<uint8_t> data(Nvfp4ActivationBytes(tiles, packed.weights.k));
+  DeviceBuffer<uint8_t> data(Nvfp4ActivationBytes(tiles, packed.weights.k), Unwritten());
   DeviceBuffer<float> scales(tiles.num_slots), out(size_t(tiles.num_slots) * n);
   Nvfp4GemmParams p;
   p.weights = packed.weights;
@@ -273,7 +273,7 @@ TEST(Nvfp4Gemm, ServesExpertsAndFusesSwiglu) {
     std::vector<int32_t> rows(slots);
     for (int32_t& r : rows) r = rng() % tokens;
     const DeviceBuffer<int32_t> d_rows(rows);
-    DeviceBuffer<uint8_t> data(Nvfp4ActivationBytes(sorted.tiles, k));
+    DeviceBuffer<uint8_t> data(Nvfp4ActivationBytes(sorted.tiles, k), Unwritten());
     DeviceBuffer<uint8_t> next_data(Nvfp4ActivationBytes(sorted.tiles, Nvfp4PaddedK(inter)));
     DeviceBuffer<uint16_t> out(size_t(slots) * inter);
     DeviceBuffer<float> result(size_t(slots) * dim);

@@ -44,7 +44,7 @@ struct Packed {
   DeviceBuffer<float> sum_scales;
 
   explicit Packed(const std::vector<Matrix>& matrices, const std::vector<Matrix>& ups = {})
-      : data(matrices.size() * Nvfp4WeightBytes(Features(matrices, ups), matrices[0].k)),
+      : data(matrices.size() * Nvfp4WeightBytes(Features(matrices, ups), matrices[0].k), Unwritten()),
         sum_scales(matrices.size() * Features(matrices, ups) / 8) {
     const Matrix& m = matrices[0];
     weights.n = Features(matrices, ups);

@@ -119,7 +119,7 @@ class Nvfp4MoeTest : public testing::TestWithParam<bool> {
     p.gate_up_input_scales = given_scales ? d_in.get() : nullptr;
     p.down_input_scales = given_scales ? d_inner.get() : nullptr;
     p.residual = residual.get();
-    DeviceBuffer<uint8_t> workspace(Nvfp4MoeWorkspaceBytes(p));
+    DeviceBuffer<uint8_t> workspace(Nvfp4MoeWorkspaceBytes(p), Unwritten());
     p.workspace = workspace.get();
     const char* error = Nvfp4Moe(p, nullptr);
     EXPECT_EQ(error, nullptr) << error;
