@@ -1,6 +1,7 @@
 #include "tests/ptx/tensor/mini_kernel.h"
 
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <span>
@@ -9,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "tests/ptx/emulator.h"
+#include "tests/ptx/tensor/hardware.h"
 
 namespace tessera::ptx {
 namespace {
@@ -89,6 +91,23 @@ constexpr char kDealloc[] = R"(  tcgen05.fence::before_thread_sync;
   tcgen05.dealloc.cta_group::%d.sync.aligned.b32 %%tmem, 512;
 FREED:
 )";
+
+// The same kernel on the GPU must give the same bits.
+absl::Status CompareWithHardware(const std::string& ptx, const MiniLaunch& launch,
+                                 const std::vector<std::byte>& params, std::vector<uint8_t> image,
+                                 std::vector<uint8_t> odd, const std::vector<uint32_t>& expected) {
+  std::vector<uint32_t> output(expected.size());
+  absl::Status status = RunOnHardware(
+      ptx, "k", launch.ctas, launch.threads, launch.shared_bytes, params,
+      {{0, image.data(), image.size()}, {8, odd.data(), odd.size()}, {16, output.data(), output.size() * 4}});
+  if (!status.ok()) return status;
+  for (size_t i = 0; i < output.size(); ++i) {
+    if (output[i] == expected[i]) continue;
+    return absl::InternalError(absl::StrFormat(
+        "word %d of the output is 0x%08x on the GPU, 0x%08x in the emulator", i, output[i], expected[i]));
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -186,6 +205,10 @@ absl::Status RunMini(const std::string& ptx, const MiniArguments& arguments, con
   options.instruction_limit = 1 << 22;
   if (absl::Status status = LaunchEntry(ptx, "k", config, params, memory, options); !status.ok())
     return status;
+  if (std::getenv("TESSERA_PTX_HARDWARE") != nullptr && ptx.find(".target sm_90a") != std::string::npos) {
+    absl::Status same = CompareWithHardware(ptx, launch, params, image, odd, output);
+    if (!same.ok()) return same;
+  }
   out->clear();
   for (uint32_t cta = 0; cta < launch.ctas; ++cta) {
     const auto begin = output.begin() + cta * kOutBytes / 4;

@@ -54,7 +54,8 @@ absl::Status LaunchEntry(std::string_view ptx, std::string_view entry, const Lau
                          const std::vector<std::byte>& params, GlobalMemory& memory,
                          const ExecutionOptions& options);
 
-// Runs it; `out` gets `words` 32-bit words of each CTA's output, CTA by CTA.
+// Runs it; `out` gets `words` 32-bit words of each CTA's output, CTA by CTA. With TESSERA_PTX_HARDWARE in the environment
+// kernels for sm_90a that ran without a fault run on the GPU as well, and another output there is an error.
 absl::Status RunMini(const std::string& ptx, const MiniArguments& arguments, const MiniLaunch& launch,
                      int words, std::vector<uint32_t>* out);
 
