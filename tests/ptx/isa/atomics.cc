@@ -155,13 +155,8 @@ void Execute(Warp& w, const Instruction& i) {
     uint64_t sb[kWarpSize], sc[kWarpSize], r[kWarpSize] = {};
     const uint64_t* b = SourceBits(w, p.vector > 1 ? ob.elements[k] : ob, Bits(p.type), sb);
     const uint64_t* c = p.op == Op::kCas ? SourceBits(w, i.operands[at + 2], Bits(p.type), sc) : nullptr;
-    ForLanes(w.active(), [&](int l) {
-      try {
-        r[l] = One(w, l, p, address[l] + uint64_t{k} * Bytes(p.type), b[l], c != nullptr ? c[l] : 0);
-      } catch (FaultError& fault) {
-        if (fault.lane < 0) fault.lane = l;
-        throw;
-      }
+    ForEachLane(w.active(), [&](int l) {
+      r[l] = One(w, l, p, address[l] + uint64_t{k} * Bytes(p.type), b[l], c != nullptr ? c[l] : 0);
     });
     if (p.returns) w.Store(p.vector > 1 ? i.operands[0].elements[k] : i.operands[0], r);
   }

@@ -37,14 +37,7 @@ template <class F>
 void EachLane(Warp& w, const Instruction& i, const Operand& address, F f) {
   uint64_t scratch[kWarpSize];
   const uint64_t* at = w.Addresses(address, scratch);
-  ForLanes(w.active(), [&](int l) {
-    try {
-      f(l, Locate(w, i, l, at[l]));
-    } catch (FaultError& fault) {
-      if (fault.lane < 0) fault.lane = l;
-      throw;
-    }
-  });
+  ForEachLane(w.active(), [&](int l) { f(l, Locate(w, i, l, at[l])); });
   w.cluster().NoteProgress();
 }
 
@@ -116,20 +109,15 @@ void Wait(Warp& w, const Instruction& i) {
   };
   uint64_t scratch[kWarpSize];
   const uint64_t* at = w.Addresses(i.operands[1], scratch);
-  ForLanes(w.active(), [&](int l) {
-    try {
-      const Awaited a{Locate(w, i, l, at[l]), w.SourceLane(i.operands[2], l)};
-      if (a.place.rank != w.cta().rank()) RaiseAt(l, Rule::kMbarrier, "a wait on another CTA's mbarrier");
-      if (parity && a.value > 1) RaiseAt(l, Rule::kMbarrier, Cat("parity ", a.value, "; it is 0 or 1"));
-      if (completed(a)) done |= LaneMask{1} << l;
-      // Lanes mostly wait for the same.
-      const bool known = !awaited.empty() && awaited.back().place.offset == a.place.offset &&
-                         awaited.back().value == a.value;
-      if (!known) awaited.push_back(a);
-    } catch (FaultError& fault) {
-      if (fault.lane < 0) fault.lane = l;
-      throw;
-    }
+  ForEachLane(w.active(), [&](int l) {
+    const Awaited a{Locate(w, i, l, at[l]), w.SourceLane(i.operands[2], l)};
+    if (a.place.rank != w.cta().rank()) RaiseAt(l, Rule::kMbarrier, "a wait on another CTA's mbarrier");
+    if (parity && a.value > 1) RaiseAt(l, Rule::kMbarrier, Cat("parity ", a.value, "; it is 0 or 1"));
+    if (completed(a)) done |= LaneMask{1} << l;
+    // Lanes mostly wait for the same.
+    const bool known =
+        !awaited.empty() && awaited.back().place.offset == a.place.offset && awaited.back().value == a.value;
+    if (!known) awaited.push_back(a);
   });
   if (done == 0 && !w.timed_out()) {
     WaitCondition wait;

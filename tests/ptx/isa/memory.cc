@@ -61,7 +61,7 @@ bool LoadFast(Warp& w, const Instruction& i, const uint64_t* address) {
   T r[4][kWarpSize];
   const GlobalMemory& memory = w.global();
   bool fast = true;
-  ForLanes(w.active(), [&](int l) {
+  ForEachLane(w.active(), [&](int l) {
     if (!fast) return;
     uint64_t inside;
     if (address[l] % bytes != 0 || Warp::Classify(address[l], &inside) != Space::kGlobal ||
@@ -88,16 +88,7 @@ void Load(Warp& w, const Instruction& i) {
   }
   const uint32_t count = i.extra, each = Bytes(i.type), bytes = each * count;
   uint8_t data[kWarpSize][32];
-  int lane = 0;
-  try {
-    ForLanes(w.active(), [&](int l) {
-      lane = l;
-      w.LoadLane(l, space, address[l], bytes, data[l]);
-    });
-  } catch (FaultError& fault) {
-    if (fault.lane < 0) fault.lane = lane;
-    throw;
-  }
+  ForEachLane(w.active(), [&](int l) { w.LoadLane(l, space, address[l], bytes, data[l]); });
   const bool sign = IsSigned(i.type);
   for (uint32_t k = 0; k < count; ++k) {
     const Operand& to = Element(i.operands[0], k);
@@ -148,16 +139,7 @@ void Store(Warp& w, const Instruction& i) {
       for (int l = 0; l < kWarpSize; ++l) std::memcpy(data[l] + k * each, &value[l], each);
     }
   }
-  int lane = 0;
-  try {
-    ForLanes(w.active(), [&](int l) {
-      lane = l;
-      w.StoreLane(l, space, address[l], bytes, data[l]);
-    });
-  } catch (FaultError& fault) {
-    if (fault.lane < 0) fault.lane = lane;
-    throw;
-  }
+  ForEachLane(w.active(), [&](int l) { w.StoreLane(l, space, address[l], bytes, data[l]); });
   w.cluster().NoteProgress();
 }
 

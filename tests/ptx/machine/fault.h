@@ -6,6 +6,9 @@
 #include <exception>
 #include <string>
 #include <string_view>
+#include <utility>
+
+#include "tests/ptx/machine/lanes.h"
 
 namespace tessera::ptx {
 
@@ -51,6 +54,21 @@ class FaultError : public std::exception {
 
 [[noreturn]] void Raise(Rule rule, std::string message);
 [[noreturn]] void RaiseAt(int lane, Rule rule, std::string message);
+
+// f(lane) for each lane of the mask; what it raises without a lane gets this one.
+template <class F>
+inline void ForEachLane(LaneMask mask, F&& f) {
+  int current = 0;
+  try {
+    ForLanes(mask, [&](int lane) {
+      current = lane;
+      f(lane);
+    });
+  } catch (FaultError& fault) {
+    if (fault.lane < 0) fault.lane = current;
+    throw;
+  }
+}
 
 }  // namespace tessera::ptx
 

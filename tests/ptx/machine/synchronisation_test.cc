@@ -89,6 +89,26 @@ END:
             absl::OkStatus());
 }
 
+TEST(Divergence, LanesThatWereOvertakenAreAwaitedAtAnAlignedInstruction) {
+  // Lane 0 alone counts for longer than the others' patience; they come to the barrier, and wait there.
+  MiniRunner runner;
+  ASSERT_EQ(runner.Run(MiniKernel(Cat(kOwnWord, R"(
+mov.u32 %r2, 0;
+setp.ne.u32 %p1, %r1, 0;
+@%p1 bra JOIN;
+LOOP: add.u32 %r2, %r2, 1;
+setp.lt.u32 %p2, %r2, 100000;
+@%p2 bra LOOP;
+JOIN: mov.u32 %r3, 7;
+bar.sync 0;
+activemask.b32 %r4;
+cvt.u64.u32 %rd4, %r4;
+st.global.u64 [%rd2], %rd4;
+)"))),
+            absl::OkStatus());
+  for (int l = 0; l < 32; ++l) EXPECT_EQ(runner.words[l], 0xFFFFFFFFu);
+}
+
 TEST(Divergence, ShuffleGathersLanesFromBothArms) {
   // The arms run one after the other; the shuffle behind the join names all lanes.
   MiniRunner runner;

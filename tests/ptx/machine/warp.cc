@@ -13,6 +13,9 @@ namespace {
 // A group that keeps the warp for so long lets the others have a turn: it may be spinning on what they will write.
 constexpr int kLongBurst = 1 << 16;
 
+// Thrown by RequireConverged out of the handler.
+struct WaitForConvergence {};
+
 }  // namespace
 
 Warp::Warp(Cta& cta, int index, int cluster_index, LaneMask lanes)
@@ -44,6 +47,8 @@ const Instruction* Warp::current_instruction() const { return &current_->frame->
 
 void Warp::RequireConverged(const Instruction& i) const {
   if (active_ == live_) return;
+  // Lanes that are before this instruction may still come: this group was let past them for progress alone.
+  if (EarlierGroupThan(*current_)) throw WaitForConvergence{};
   const LaneMask missing = live_ & ~active_;
   std::string where;
   for (const auto& group : groups_) {
@@ -134,6 +139,23 @@ bool Warp::RunsBefore(const Group& a, const Group& b) {
   return fa->function.body[pa].priority < fb->function.body[pb].priority;
 }
 
+bool Warp::EarlierGroupThan(const Group& group) const {
+  for (const auto& other : groups_) {
+    if (other.get() != &group && other->lanes != 0 && RunsBefore(*other, group)) return true;
+  }
+  return false;
+}
+
+// The exception of RequireConverged: the instruction is tried again when no lane is before it any more. Lanes that come
+// to the same place join the group there.
+void Warp::AwaitConvergence() {
+  Group* self = current_;
+  self->converging = true;
+  Wait({.ready = [this, self] { return !EarlierGroupThan(*self); },
+        .what = "the warp's other lanes, to execute this together",
+        .for_own_warp = true});
+}
+
 Warp::Group* Warp::Choose(bool desperate, bool may_time_out) {
   const auto runnable = [&](Group& g, bool time_out) {
     if (!g.waiting) return true;
@@ -141,7 +163,7 @@ Warp::Group* Warp::Choose(bool desperate, bool may_time_out) {
       if (!time_out || !g.wait.may_time_out) return false;
       g.timed_out = timed_out_ = true;
     }
-    g.waiting = false;
+    g.waiting = g.converging = false;
     g.arrived = 0;
     if (g.wait.then == WaitCondition::Then::kNext) {
       ++g.pc;
@@ -171,7 +193,7 @@ Warp::Group* Warp::Choose(bool desperate, bool may_time_out) {
 
 void Warp::MergeInto(Group* group) {
   for (auto& other : groups_) {
-    if (other.get() == group || other->waiting || other->lanes == 0) continue;
+    if (other.get() == group || other->lanes == 0 || (other->waiting && !other->converging)) continue;
     if (other->pc == group->pc && other->frame == group->frame && !other->timed_out && !group->timed_out) {
       group->lanes |= other->lanes;
       other->lanes = 0;
@@ -191,7 +213,7 @@ bool Warp::GatherLanes(LaneMask mask, bool same_instruction, const char* name) {
   }
   Group* self = current_;
   const auto meets = [self, same_instruction](const Group& g) {
-    return g.waiting && g.wait.for_own_warp &&
+    return g.waiting && g.wait.for_own_warp && !g.converging &&
            (!same_instruction || (g.pc == self->pc && g.frame == self->frame));
   };
   LaneMask arrived = active_;
@@ -221,7 +243,7 @@ bool Warp::GatherLanes(LaneMask mask, bool same_instruction, const char* name) {
   wait.ready = [this, self, mask, same_instruction] {
     LaneMask come = self->arrived;
     for (auto& g : groups_) {
-      const bool meets = g->waiting && g->wait.for_own_warp &&
+      const bool meets = g->waiting && g->wait.for_own_warp && !g->converging &&
                          (!same_instruction || (g->pc == self->pc && g->frame == self->frame));
       if (meets) come |= g->arrived;
     }
@@ -332,7 +354,11 @@ Warp::Step Warp::Run(int budget, bool desperate, int* executed) {
         } else {
           lanes += std::popcount(active_);
           moved_ = false;
-          i.execute(*this, i);
+          try {
+            i.execute(*this, i);
+          } catch (const WaitForConvergence&) {
+            AwaitConvergence();
+          }
           if (trace)
             grid.options.trace(
                 Cat(Location(&i, -1, active_), group->waiting ? "  waits for " + group->wait.what : ""));

@@ -63,7 +63,8 @@ class Warp : public Extensible {
   LaneMask group() const { return current_->lanes; }
   LaneMask live() const { return live_; }  // not exited
   int first_active() const { return std::countr_zero(active_); }
-  // For .aligned instructions: every live lane of the warp is in this group and passes the guard.
+  // For .aligned instructions, before they do anything: every live lane of the warp is in this group and passes the
+  // guard. Leaves the handler, to come back later, if lanes that were overtaken may still come.
   void RequireConverged(const Instruction& i) const;
   void RequireSingleLane(const Instruction& i) const;
 
@@ -182,7 +183,8 @@ class Warp : public Extensible {
     std::shared_ptr<Frame> frame;
     bool waiting = false;
     bool timed_out = false;
-    LaneMask arrived = 0;  // waiting for lanes of its own warp: those that came
+    bool converging = false;  // waiting for lanes that are before it
+    LaneMask arrived = 0;     // waiting for lanes of its own warp: those that came
     WaitCondition wait;
   };
   void FillSource(const Operand& operand, void* to, uint32_t bytes);
@@ -192,6 +194,8 @@ class Warp : public Extensible {
   // The group of just these lanes of the current one, which goes on with the rest at the next instruction.
   Group* Split(LaneMask lanes);
   void MergeInto(Group* group);
+  bool EarlierGroupThan(const Group& group) const;
+  void AwaitConvergence();
   void RemoveEmptyGroups();
   void FillSpecial(Special special, uint64_t* values);
   uint64_t AddressOf(const Variable& variable);
