@@ -2,7 +2,10 @@
 
 #include <algorithm>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "server/tokenizer/regex.h"
 #include "server/tokenizer/status_macros.h"
 #include "server/tokenizer/unicode.h"
 
@@ -11,8 +14,7 @@ namespace {
 
 bool IsWordCharacter(absl::string_view character) {
   static const Regex* const kWord = new Regex(*Regex::Compile("[" TESSERA_REGEX_RUST_WORD "]"));
-  bool found = false;
-  return kWord->FindAll(character, [&](ByteRange) { found = true; }).ok() && found;
+  return kWord->Matches(character);
 }
 
 bool TouchesWord(absl::string_view text, ByteRange r) {
@@ -44,6 +46,50 @@ size_t SkipWhitespaceRight(absl::string_view text, size_t pos) {
 
 }  // namespace
 
+namespace {
+
+// All but the id.
+absl::StatusOr<AddedToken> TokenFromJson(const JsonView& json) {
+  TOKENIZER_RETURN_IF_ERROR(json.ExpectObject());
+  AddedToken t;
+  TOKENIZER_ASSIGN_OR_RETURN(t.content, json["content"].String());
+  TOKENIZER_ASSIGN_OR_RETURN(t.special, json["special"].BoolOr(false));
+  TOKENIZER_ASSIGN_OR_RETURN(t.single_word, json["single_word"].BoolOr(false));
+  TOKENIZER_ASSIGN_OR_RETURN(t.lstrip, json["lstrip"].BoolOr(false));
+  TOKENIZER_ASSIGN_OR_RETURN(t.rstrip, json["rstrip"].BoolOr(false));
+  TOKENIZER_ASSIGN_OR_RETURN(t.normalized, json["normalized"].BoolOr(!t.special));
+  if (t.content.empty()) return json["content"].Error("an added token is empty");
+  return t;
+}
+
+}  // namespace
+
+absl::Status MergeAddedTokens(const JsonView& json, int32_t unk_id, std::vector<AddedToken>* tokens) {
+  if (json.is_null()) return absl::OkStatus();
+  TOKENIZER_RETURN_IF_ERROR(json.ExpectObject());
+  for (const auto& [key, value] : json.json().items()) {
+    const JsonView entry(value, absl::StrCat(json.path(), ".", key));
+    int32_t id;
+    if (!absl::SimpleAtoi(key, &id) || id < 0 || id > kMaxTokenId) {
+      return entry.Error(absl::StrCat("expected a key from 0 to ", kMaxTokenId));
+    }
+    TOKENIZER_ASSIGN_OR_RETURN(AddedToken token, TokenFromJson(entry));
+    token.id = id;
+    if (id == unk_id) continue;
+    const auto same = [id](const AddedToken& t) { return t.id == id; };
+    const auto known = std::find_if(tokens->begin(), tokens->end(), same);
+    if (known == tokens->end()) {
+      tokens->push_back(std::move(token));
+    } else if (known->content != token.content) {
+      return entry.Error(
+          absl::StrCat("found \"", token.content, "\", where the model has \"", known->content, "\""));
+    } else {
+      *known = std::move(token);
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<AddedToken>> AddedTokensFromJson(const JsonView& json) {
   std::vector<AddedToken> out;
   if (json.is_null()) return out;
@@ -51,16 +97,9 @@ absl::StatusOr<std::vector<AddedToken>> AddedTokensFromJson(const JsonView& json
   absl::flat_hash_map<std::string, int32_t> seen;
   for (const JsonView& e : elements) {
     TOKENIZER_RETURN_IF_ERROR(e.ExpectObject());
-    AddedToken t;
     TOKENIZER_ASSIGN_OR_RETURN(const int64_t id, e["id"].Int(0, kMaxTokenId));
+    TOKENIZER_ASSIGN_OR_RETURN(AddedToken t, TokenFromJson(e));
     t.id = static_cast<int32_t>(id);
-    TOKENIZER_ASSIGN_OR_RETURN(t.content, e["content"].String());
-    TOKENIZER_ASSIGN_OR_RETURN(t.special, e["special"].BoolOr(false));
-    TOKENIZER_ASSIGN_OR_RETURN(t.single_word, e["single_word"].BoolOr(false));
-    TOKENIZER_ASSIGN_OR_RETURN(t.lstrip, e["lstrip"].BoolOr(false));
-    TOKENIZER_ASSIGN_OR_RETURN(t.rstrip, e["rstrip"].BoolOr(false));
-    TOKENIZER_ASSIGN_OR_RETURN(t.normalized, e["normalized"].BoolOr(!t.special));
-    if (t.content.empty()) return e["content"].Error("an added token is empty");
     const auto [it, inserted] = seen.emplace(t.content, t.id);
     if (!inserted && it->second != t.id) {
       return e.Error(absl::StrCat("the token \"", t.content, "\" has the ids ", it->second, " and ", t.id));
@@ -73,47 +112,25 @@ absl::StatusOr<std::vector<AddedToken>> AddedTokensFromJson(const JsonView& json
 absl::StatusOr<AddedTokenMatcher> AddedTokenMatcher::Create(const std::vector<AddedToken>& tokens,
                                                             bool normalized, const Normalizer* normalizer) {
   AddedTokenMatcher m;
-  m.token_at_.push_back(-1);
   for (const AddedToken& token : tokens) {
     if (token.normalized != normalized) continue;
     AddedToken t = token;
     if (normalized && normalizer != nullptr) {
-      TOKENIZER_RETURN_IF_ERROR(normalizer->Normalize(&t.content));
+      TOKENIZER_RETURN_IF_ERROR(normalizer->Normalize(/*at_start=*/true, &t.content));
       if (t.content.empty()) continue;  // nothing of it is ever left in a text
     }
-    uint32_t node = 0;
-    for (char c : t.content) {
-      const auto b = static_cast<uint8_t>(c);
-      const auto [it, inserted] = m.edges_.emplace(static_cast<uint64_t>(node) << 8 | b, m.token_at_.size());
-      if (inserted) m.token_at_.push_back(-1);
-      if (node == 0) m.first_[b] = it->second;
-      node = it->second;
-    }
-    if (m.token_at_[node] < 0) m.token_at_[node] = static_cast<int>(m.tokens_.size());
+    m.trie_.Insert(t.content, static_cast<int32_t>(m.tokens_.size()));  // the first of equal ones stays
     m.tokens_.push_back(std::move(t));
   }
   return m;
 }
 
-int AddedTokenMatcher::Longest(absl::string_view text, size_t pos) const {
-  uint32_t node = first_[static_cast<uint8_t>(text[pos])];
-  int longest = -1;
-  while (node != 0) {
-    if (token_at_[node] >= 0) longest = token_at_[node];
-    if (++pos == text.size()) break;
-    const auto it = edges_.find(static_cast<uint64_t>(node) << 8 | static_cast<uint8_t>(text[pos]));
-    node = it == edges_.end() ? 0 : it->second;
-  }
-  return longest;
-}
-
-std::vector<Segment> AddedTokenMatcher::Split(absl::string_view text,
-                                              absl::FunctionRef<bool(ByteRange)> is_trusted) const {
-  std::vector<Segment> out;
+void AddedTokenMatcher::Split(absl::string_view text, absl::FunctionRef<bool(ByteRange)> is_trusted,
+                              absl::FunctionRef<bool(const Segment&)> sink) const {
   size_t done = 0;
   if (!tokens_.empty()) {
     for (size_t pos = 0; pos < text.size();) {
-      const int found = Longest(text, pos);
+      const int32_t found = trie_.Longest(text, pos).value;
       if (found < 0) {
         ++pos;
         continue;
@@ -127,13 +144,12 @@ std::vector<Segment> AddedTokenMatcher::Split(absl::string_view text,
       if (token.rstrip) r.end = SkipWhitespaceRight(text, r.end);
       r.begin = std::max(r.begin, done);
       if (r.begin >= r.end) continue;
-      if (done < r.begin) out.push_back({{done, r.begin}, std::nullopt});
-      out.push_back({r, token.id});
+      if (done < r.begin && !sink({{done, r.begin}, std::nullopt})) return;
+      if (!sink({r, token.id})) return;
       done = r.end;
     }
   }
-  if (done < text.size()) out.push_back({{done, text.size()}, std::nullopt});
-  return out;
+  if (done < text.size()) sink({{done, text.size()}, std::nullopt});
 }
 
 }  // namespace tessera

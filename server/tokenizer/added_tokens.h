@@ -7,28 +7,31 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "server/tokenizer/byte_trie.h"
 #include "server/tokenizer/json_view.h"
 #include "server/tokenizer/normalizer.h"
-#include "server/tokenizer/regex.h"
 #include "server/tokenizer/tokenizer.h"
 
 namespace tessera {
 
 struct AddedToken {
-  int32_t id;
+  int32_t id = 0;
   std::string content;
-  bool special;      // recognised only where the caller trusts the text; skipped by Decode
-  bool single_word;  // not if a word character is next to it
-  bool lstrip;       // takes the whitespace before it
-  bool rstrip;       // takes the whitespace behind it
-  bool normalized;   // looked for in the normalised text
+  bool special = false;      // recognised only where the caller trusts the text; skipped by Decode
+  bool single_word = false;  // not if a word character is next to it
+  bool lstrip = false;       // takes the whitespace before it
+  bool rstrip = false;       // takes the whitespace behind it
+  bool normalized = false;   // looked for in the normalised text
 };
 
 absl::StatusOr<std::vector<AddedToken>> AddedTokensFromJson(const JsonView& json);
+
+// Merges tokenizer_config.json's `added_tokens_decoder` (an object of tokens by id, or null) into `tokens`: those with a
+// known id get its flags, others are new. The unknown token is left as it is.
+absl::Status MergeAddedTokens(const JsonView& json, int32_t unk_id, std::vector<AddedToken>* tokens);
 
 // A part of a text: an added token, or text between them.
 struct Segment {
@@ -45,18 +48,14 @@ class AddedTokenMatcher {
 
   bool empty() const { return tokens_.empty(); }
 
-  // Cuts `text` into segments that cover it. Special tokens for whose bytes `is_trusted` is false stay text.
-  std::vector<Segment> Split(absl::string_view text, absl::FunctionRef<bool(ByteRange)> is_trusted) const;
+  // Cuts `text` into segments that cover it and gives them to `sink`, from left to right, until that returns false.
+  // Special tokens for whose bytes `is_trusted` is false stay text.
+  void Split(absl::string_view text, absl::FunctionRef<bool(ByteRange)> is_trusted,
+             absl::FunctionRef<bool(const Segment&)> sink) const;
 
  private:
-  // The longest token that starts at text[pos], as an index into tokens_; -1 if none does.
-  int Longest(absl::string_view text, size_t pos) const;
-
   std::vector<AddedToken> tokens_;  // content as it is looked for
-  // A trie: node n's child for byte b is at key n << 8 | b. first_ has the root's children.
-  absl::flat_hash_map<uint64_t, uint32_t> edges_;
-  std::vector<int> token_at_;  // by node: the token that ends there, or -1
-  uint32_t first_[256] = {};
+  ByteTrie trie_;                   // of indices into tokens_
 };
 
 }  // namespace tessera

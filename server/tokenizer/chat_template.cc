@@ -56,6 +56,7 @@ std::vector<ByteRange> Complement(const std::vector<ByteRange>& ranges, size_t s
 }  // namespace
 
 absl::StatusOr<OrderedJson> ParseChatJson(absl::string_view text, absl::string_view what) {
+  const std::string prefix = what.empty() ? "" : absl::StrCat(what, ": ");
   bool too_deep = false;
   try {
     OrderedJson json = OrderedJson::parse(text.begin(), text.end(),
@@ -65,10 +66,10 @@ absl::StatusOr<OrderedJson> ParseChatJson(absl::string_view text, absl::string_v
                                           });
     if (too_deep)
       return absl::InvalidArgumentError(
-          absl::StrCat(what, ": nested deeper than ", kMaxJsonDepth, " levels"));
+          absl::StrCat(prefix, "nested deeper than ", kMaxJsonDepth, " levels"));
     return json;
   } catch (const std::exception& e) {
-    return absl::InvalidArgumentError(absl::StrCat(what, ": not JSON: ", e.what()));
+    return absl::InvalidArgumentError(absl::StrCat(prefix, "not JSON: ", e.what()));
   }
 }
 
@@ -189,9 +190,10 @@ absl::StatusOr<RenderedPrompt> ChatTemplate::Render(const ChatRequest& request) 
 }
 
 absl::StatusOr<std::vector<int32_t>> ChatTemplate::EncodeChat(const ChatRequest& request,
-                                                              const Tokenizer& tokenizer) const {
+                                                              const Tokenizer& tokenizer,
+                                                              size_t max_tokens) const {
   TOKENIZER_ASSIGN_OR_RETURN(const RenderedPrompt prompt, Render(request));
-  return tokenizer.EncodeTrusted(prompt.text, prompt.trusted);
+  return tokenizer.EncodeTrusted(prompt.text, prompt.trusted, /*add_special_tokens=*/false, max_tokens);
 }
 
 }  // namespace tessera

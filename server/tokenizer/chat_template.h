@@ -29,7 +29,7 @@ namespace tessera {
 // Keeps the order of keys, which `tojson` and iteration in templates show.
 using OrderedJson = nlohmann::ordered_json;
 
-// Reads JSON that a client sent, for a ChatRequest: `what` names it in the error. INVALID_ARGUMENT if it is not JSON
+// Reads JSON that a client sent, for a ChatRequest: `what`, if not empty, names it in the error. INVALID_ARGUMENT if it is not JSON
 // or nested so deeply (beyond 64 levels) that handling it could exhaust the stack.
 absl::StatusOr<OrderedJson> ParseChatJson(absl::string_view text, absl::string_view what);
 
@@ -73,9 +73,10 @@ class ChatTemplate {
   // depth and output that keep a hostile template from holding the server.
   absl::StatusOr<RenderedPrompt> Render(const ChatRequest& request) const;
 
-  // Render, then EncodeTrusted. No special tokens are added beyond the template's own.
-  absl::StatusOr<std::vector<int32_t>> EncodeChat(const ChatRequest& request,
-                                                  const Tokenizer& tokenizer) const;
+  // Render, then EncodeTrusted. No special tokens are added beyond the template's own. OUT_OF_RANGE if there are more
+  // than max_tokens.
+  absl::StatusOr<std::vector<int32_t>> EncodeChat(const ChatRequest& request, const Tokenizer& tokenizer,
+                                                  size_t max_tokens = kAnyNumberOfTokens) const;
 
   // The template's text.
   const std::string& source() const;

@@ -5,6 +5,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "server/tokenizer/byte_level.h"
 #include "server/tokenizer/pattern.h"
 #include "server/tokenizer/status_macros.h"
@@ -14,6 +15,7 @@ namespace tessera {
 namespace {
 
 constexpr int kMaxStrip = 1000;
+constexpr absl::string_view kMetaspace = "\xE2\x96\x81";
 
 // "<0x0A>", hexadecimal digits of either case.
 bool IsByteToken(absl::string_view token, char* byte) {
@@ -84,7 +86,7 @@ absl::Status Decoder::Add(const JsonView& json) {
     TOKENIZER_ASSIGN_OR_RETURN(std::string content, json["content"].String());
     steps_.push_back({Step::kReplace, std::move(pattern.literal), std::move(content)});
   } else if (kind == "Metaspace") {
-    TOKENIZER_ASSIGN_OR_RETURN(std::string replacement, json["replacement"].StringOr("\xE2\x96\x81"));
+    TOKENIZER_ASSIGN_OR_RETURN(std::string replacement, json["replacement"].StringOr(kMetaspace));
     if (replacement.empty()) return json["replacement"].Error("the replacement is empty");
     TOKENIZER_ASSIGN_OR_RETURN(const bool add_prefix_space, json["add_prefix_space"].BoolOr(true));
     TOKENIZER_ASSIGN_OR_RETURN(const std::string scheme,
@@ -99,7 +101,36 @@ absl::Status Decoder::Add(const JsonView& json) {
   return absl::OkStatus();
 }
 
+Decoder Decoder::ForSentencePiece(Lead lead, std::string unk, std::string unk_surface) {
+  Decoder decoder;
+  decoder.sentencepiece_ = true;
+  decoder.lead_ = lead;
+  decoder.first_differs_ = lead != Lead::kKept;
+  decoder.unk_ = std::move(unk);
+  decoder.unk_surface_ = std::move(unk_surface);
+  return decoder;
+}
+
+Decoder::Piece Decoder::DecodeSentencePiece(absl::string_view token, bool first) const {
+  Piece piece;
+  char byte;
+  if (IsByteToken(token, &byte)) {
+    piece.bytes.assign(1, byte);
+    piece.is_byte = true;
+    return piece;
+  }
+  if (token == unk_) {
+    piece.bytes = unk_surface_;
+    return piece;
+  }
+  const bool stripped = first && lead_ != Lead::kKept && absl::ConsumePrefix(&token, kMetaspace);
+  piece.bytes = absl::StrReplaceAll(token, {{kMetaspace, " "}});
+  piece.first_again = piece.bytes.empty() && !(stripped && lead_ == Lead::kOneSpace);
+  return piece;
+}
+
 Decoder::Piece Decoder::Decode(absl::string_view token, bool first, bool added) const {
+  if (sentencepiece_ && !added) return DecodeSentencePiece(token, first);
   Piece piece;
   piece.bytes.assign(token.data(), token.size());
   for (const Step& step : steps_) {

@@ -18,11 +18,22 @@ class Decoder {
   // then joined with spaces. UNIMPLEMENTED for orders of these that cannot be decoded token by token.
   static absl::StatusOr<Decoder> FromJson(const JsonView& json);
 
+  // What becomes of the spaces that a text begins with.
+  enum class Lead {
+    kKept,
+    kOneSpace,   // one is dropped
+    kAllSpaces,  // one of each token is dropped, until there is text
+  };
+  // As the SentencePiece library decodes. The unknown token reads as `unk_surface`.
+  static Decoder ForSentencePiece(Lead lead, std::string unk, std::string unk_surface);
+
   struct Piece {
     std::string bytes;
     // One byte of a character that several such tokens spell. All other pieces are whole characters, unless
     // byte_level().
     bool is_byte = false;
+    // The next token is to be decoded as the first one, too.
+    bool first_again = false;
   };
   // `first`: it is the first token of the sequence. `added`: an added token, whose content is not a spelling.
   Piece Decode(absl::string_view token, bool first, bool added) const;
@@ -46,8 +57,12 @@ class Decoder {
     bool drop_first = false;  // kMetaspace
   };
   absl::Status Add(const JsonView& json);
+  Piece DecodeSentencePiece(absl::string_view token, bool first) const;
 
   std::vector<Step> steps_;
+  bool sentencepiece_ = false;
+  Lead lead_ = Lead::kKept;
+  std::string unk_, unk_surface_;
   bool fused_ = false;
   bool byte_level_ = false;
   bool byte_fallback_ = false;

@@ -21,13 +21,15 @@ void IncrementalDetokenizer::Append(int32_t id, std::string* out) {
 
   const Decoder& decoder = impl.decoder;
   absl::string_view bytes = token.bytes;
+  bool still_first = false;
   Decoder::Piece first_piece;
   if (first_ && decoder.first_differs()) {
     first_piece = decoder.Decode(token.spelling, /*first=*/true, token.added);
     bytes = first_piece.bytes;
+    still_first = first_piece.first_again;
   }
   if (!first_ && decoder.joined_with_spaces()) Emit(" ", out);
-  first_ = false;
+  first_ = still_first;
   if (decoder.byte_level() || token.is_byte) {
     AppendBytes(bytes, out);
   } else {

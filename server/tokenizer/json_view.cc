@@ -77,7 +77,8 @@ absl::StatusOr<std::string> JsonView::Kind() const {
 }
 
 absl::Status JsonView::Error(absl::string_view message) const {
-  return absl::InvalidArgumentError(absl::StrCat(path_, ": ", message));
+  return absl::InvalidArgumentError(path_.empty() ? std::string(message)
+                                                  : absl::StrCat(path_, ": ", message));
 }
 
 absl::Status JsonView::Expected(absl::string_view what) const {

@@ -9,7 +9,9 @@ are defined by a library that knows Unicode 16.
 """
 
 import unicodedata as old
+
 import unicodedata2 as new
+from tokenizers import normalizers
 
 assert old.unidata_version == "14.0.0", old.unidata_version
 assert new.unidata_version == "16.0.0", new.unidata_version
@@ -48,6 +50,19 @@ def page_bitmap(name, code_points):
     array("uint64_t", name, [f"0x{w:016x}" for w in words], 4)
 
 
+NFD, NFKD = normalizers.NFD().normalize_str, normalizers.NFKD().normalize_str
+
+
+def combining_class(c):
+    """That of Unicode, if the library puts the character in order among marks of other classes."""
+    known = old.combining(chr(c))
+    if known == 0:
+        return 0
+    before, behind = "a\u0345" + chr(c), "a" + chr(c) + "\u0334"  # of the classes 240 and 1
+    ordered = all(NFD(text) == old.normalize("NFD", text) for text in (before, behind))
+    return known if ordered else 0
+
+
 def composition_excluded(c):
     return old.normalize("NFC", chr(c)) != chr(c)
 
@@ -61,7 +76,7 @@ hangul = range(0xAC00, 0xAC00 + 11172)
 decomposition = {}
 for c in CODE_POINTS:
     if c not in hangul:
-        d = old.normalize("NFD", chr(c))
+        d = NFD(chr(c))
         if d != chr(c):
             decomposition[c] = [ord(x) for x in d]
 pool, rows = [], []
@@ -69,6 +84,13 @@ for c, d in decomposition.items():
     rows.append(f"{{0x{c:x}, {len(pool)}, {len(d)}}}")
     pool += d
 array("Decomposition", "kDecompositions", rows, 6)
+rows = []
+for c in CODE_POINTS:
+    d = [ord(x) for x in NFKD(chr(c))]
+    if c not in hangul and d != decomposition.get(c, [c]):
+        rows.append(f"{{0x{c:x}, {len(pool)}, {len(d)}}}")
+        pool += d
+array("Decomposition", "kCompatibilityDecompositions", rows, 6)
 array("char32_t", "kDecompositionPool", [f"0x{c:x}" for c in pool], 12)
 
 pairs = []
@@ -78,7 +100,7 @@ for c in decomposition:
         pairs.append((raw[0], raw[1], c))
 array("Composition", "kCompositions", [f"{{0x{a:x}, 0x{b:x}, 0x{c:x}}}" for a, b, c in sorted(pairs)], 4)
 
-classes = [(c, old.combining(chr(c))) for c in CODE_POINTS if old.combining(chr(c))]
+classes = [(c, combining_class(c)) for c in CODE_POINTS if combining_class(c)]
 array("ClassRange", "kCombiningClasses", [f"{{0x{a:x}, 0x{b:x}, {v}}}" for a, b, v in ranges(classes)], 6)
 
 # What can make a text differ from its NFC: marks, characters with a composition exclusion, second halves of

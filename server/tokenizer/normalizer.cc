@@ -2,8 +2,10 @@
 
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "server/tokenizer/charsmap.h"
 #include "server/tokenizer/pattern.h"
 #include "server/tokenizer/status_macros.h"
 #include "server/tokenizer/unicode.h"
@@ -16,7 +18,7 @@ template <typename F>
 class SimpleNormalizer final : public Normalizer {
  public:
   explicit SimpleNormalizer(F f) : f_(std::move(f)) {}
-  absl::Status Normalize(std::string* text) const override {
+  absl::Status Normalize(bool, std::string* text) const override {
     f_(text);
     return absl::OkStatus();
   }
@@ -35,13 +37,14 @@ class ReplaceNormalizer final : public Normalizer {
   ReplaceNormalizer(Regex pattern, std::string content)
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
 
-  absl::Status Normalize(std::string* text) const override {
+  absl::Status Normalize(bool, std::string* text) const override {
     std::string out;
     size_t done = 0;
     TOKENIZER_RETURN_IF_ERROR(pattern_.FindAll(*text, [&](ByteRange r) {
       out.append(*text, done, r.begin - done);
       out += content_;
       done = r.end;
+      return true;
     }));
     out.append(*text, done, std::string::npos);
     *text = std::move(out);
@@ -53,11 +56,47 @@ class ReplaceNormalizer final : public Normalizer {
   std::string content_;
 };
 
+// Rules of a charsmap as the tokenizers library applies them: to a whole grapheme cluster if that is short and there is
+// a rule for its start, else to each of its characters. The shortest rule wins.
+class PrecompiledNormalizer final : public Normalizer {
+ public:
+  PrecompiledNormalizer(Charsmap map, Regex clusters)
+      : map_(std::move(map)), clusters_(std::move(clusters)) {}
+
+  absl::Status Normalize(bool, std::string* text) const override {
+    std::string out;
+    out.reserve(text->size());
+    TOKENIZER_RETURN_IF_ERROR(clusters_.FindAll(*text, [&](ByteRange r) {
+      const absl::string_view cluster = absl::string_view(*text).substr(r.begin, r.end - r.begin);
+      if (cluster.size() < kShortCluster) {
+        if (const auto match = map_.Shortest(cluster)) {
+          absl::StrAppend(&out, match->replacement);
+          return true;
+        }
+      }
+      for (size_t pos = 0; pos < cluster.size();) {
+        const absl::string_view character = cluster.substr(pos, unicode::SequenceLength(cluster[pos]));
+        const auto match = map_.Shortest(character);
+        absl::StrAppend(&out, match ? match->replacement : character);
+        pos += character.size();
+      }
+      return true;
+    }));
+    *text = std::move(out);
+    return absl::OkStatus();
+  }
+
+ private:
+  static constexpr size_t kShortCluster = 6;
+  Charsmap map_;
+  Regex clusters_;
+};
+
 class SequenceNormalizer final : public Normalizer {
  public:
   explicit SequenceNormalizer(std::vector<std::unique_ptr<Normalizer>> parts) : parts_(std::move(parts)) {}
-  absl::Status Normalize(std::string* text) const override {
-    for (const auto& part : parts_) TOKENIZER_RETURN_IF_ERROR(part->Normalize(text));
+  absl::Status Normalize(bool at_start, std::string* text) const override {
+    for (const auto& part : parts_) TOKENIZER_RETURN_IF_ERROR(part->Normalize(at_start, text));
     return absl::OkStatus();
   }
 
@@ -95,6 +134,18 @@ absl::StatusOr<std::unique_ptr<Normalizer>> Normalizer::FromJson(const JsonView&
   TOKENIZER_ASSIGN_OR_RETURN(const std::string kind, json.Kind());
   if (kind == "NFC") return Simple([](std::string* t) { *t = unicode::Nfc(*t); });
   if (kind == "NFD") return Simple([](std::string* t) { *t = unicode::Nfd(*t); });
+  if (kind == "NFKC") return Simple([](std::string* t) { *t = unicode::Nfkc(*t); });
+  if (kind == "NFKD") return Simple([](std::string* t) { *t = unicode::Nfkd(*t); });
+  if (kind == "Precompiled") {
+    const JsonView map_json = json["precompiled_charsmap"];
+    TOKENIZER_ASSIGN_OR_RETURN(const std::string base64, map_json.StringOr(""));
+    std::string blob;
+    if (!absl::Base64Unescape(base64, &blob)) return map_json.Error("not Base64");
+    absl::StatusOr<Charsmap> map = Charsmap::Parse(blob);
+    if (!map.ok()) return map_json.Error(map.status().message());
+    TOKENIZER_ASSIGN_OR_RETURN(Regex clusters, Regex::Compile("\\X"));
+    return std::make_unique<PrecompiledNormalizer>(*std::move(map), std::move(clusters));
+  }
   if (kind == "Lowercase") return Simple(Lowercase);
   if (kind == "Strip") {
     TOKENIZER_ASSIGN_OR_RETURN(const bool left, json["strip_left"].BoolOr(true));

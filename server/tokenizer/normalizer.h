@@ -15,10 +15,10 @@ namespace tessera {
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
-  // Replaces `text`, valid UTF-8, by its normal form, valid UTF-8.
-  virtual absl::Status Normalize(std::string* text) const = 0;
+  // Replaces `text`, valid UTF-8, by its normal form, valid UTF-8. `at_start`: it is the start of a whole input.
+  virtual absl::Status Normalize(bool at_start, std::string* text) const = 0;
 
-  // NFC, NFD, Lowercase, Strip, StripAccents, Prepend, Replace, Sequence. Null for null.
+  // NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Prepend, Replace, Precompiled, Sequence. Null for null.
   static absl::StatusOr<std::unique_ptr<Normalizer>> FromJson(const JsonView& json);
 };
 

@@ -83,25 +83,26 @@ void Join(const std::vector<Stretch>& stretches, Behavior behavior, std::vector<
   }
 }
 
-class Splitter {
+class SplitPreTokenizer final : public PreTokenizer {
  public:
-  Splitter(Regex pattern, Behavior behavior, bool invert)
+  SplitPreTokenizer(Regex pattern, Behavior behavior, bool invert)
       : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
 
-  absl::Status Split(const Piece& piece, std::vector<Piece>* out) const {
+  absl::Status Cut(const Piece& piece, PieceSink sink) const override {
+    // False once the sink wants no more.
     const auto emit = [&](ByteRange r) {
-      if (r.begin < r.end) {
-        out->push_back({piece.text.substr(r.begin, r.end - r.begin), piece.at_start && r.begin == 0});
-      }
+      return r.begin >= r.end ||
+             sink({piece.text.substr(r.begin, r.end - r.begin), piece.at_start && r.begin == 0});
     };
     size_t done = 0;
     if (behavior_ == Behavior::kIsolated) {  // by far the most frequent, and needs no list
+      bool more = true;
       TOKENIZER_RETURN_IF_ERROR(pattern_.FindAll(piece.text, [&](ByteRange r) {
-        emit({done, r.begin});
-        emit(r);
+        more = emit({done, r.begin}) && emit(r);
         done = r.end;
+        return more;
       }));
-      emit({done, piece.text.size()});
+      if (more) emit({done, piece.text.size()});
       return absl::OkStatus();
     }
     std::vector<Stretch> stretches;
@@ -109,11 +110,14 @@ class Splitter {
       if (done != r.begin) stretches.push_back({{done, r.begin}, invert_});
       stretches.push_back({r, !invert_});
       done = r.end;
+      return true;
     }));
     if (done != piece.text.size()) stretches.push_back({{done, piece.text.size()}, invert_});
     std::vector<ByteRange> ranges;
     Join(stretches, behavior_, &ranges);
-    for (const ByteRange& r : ranges) emit(r);
+    for (const ByteRange& r : ranges) {
+      if (!emit(r)) break;
+    }
     return absl::OkStatus();
   }
 
@@ -123,92 +127,90 @@ class Splitter {
   bool invert_;
 };
 
-class SplitPreTokenizer final : public PreTokenizer {
- public:
-  explicit SplitPreTokenizer(Splitter splitter) : splitter_(std::move(splitter)) {}
-  absl::Status Apply(Pieces* pieces) const override {
-    std::vector<Piece> out;
-    out.reserve(pieces->list.size() * 2);
-    for (const Piece& piece : pieces->list) TOKENIZER_RETURN_IF_ERROR(splitter_.Split(piece, &out));
-    pieces->list = std::move(out);
-    return absl::OkStatus();
-  }
-
- private:
-  Splitter splitter_;
-};
-
 class ByteLevelPreTokenizer final : public PreTokenizer {
  public:
-  ByteLevelPreTokenizer(bool add_prefix_space, std::unique_ptr<Splitter> splitter)
-      : add_prefix_space_(add_prefix_space), splitter_(std::move(splitter)) {}
+  ByteLevelPreTokenizer(bool add_prefix_space, std::unique_ptr<PreTokenizer> split)
+      : add_prefix_space_(add_prefix_space), split_(std::move(split)) {}
 
-  absl::Status Apply(Pieces* pieces) const override {
-    if (add_prefix_space_) {
-      for (Piece& piece : pieces->list) {
-        if (absl::StartsWith(piece.text, " ")) continue;
-        piece.text = pieces->storage.emplace_back(absl::StrCat(" ", piece.text));
-      }
+  absl::Status Cut(const Piece& piece, PieceSink sink) const override {
+    Piece whole = piece;
+    std::string prefixed;
+    if (add_prefix_space_ && !absl::StartsWith(piece.text, " ")) {
+      prefixed = absl::StrCat(" ", piece.text);
+      whole.text = prefixed;
     }
-    if (splitter_ == nullptr) return absl::OkStatus();
-    std::vector<Piece> out;
-    for (const Piece& piece : pieces->list) TOKENIZER_RETURN_IF_ERROR(splitter_->Split(piece, &out));
-    pieces->list = std::move(out);
+    if (split_ != nullptr) return split_->Cut(whole, sink);
+    sink(whole);
     return absl::OkStatus();
   }
   bool byte_level() const override { return true; }
 
  private:
   bool add_prefix_space_;
-  std::unique_ptr<Splitter> splitter_;
+  std::unique_ptr<PreTokenizer> split_;
 };
 
 class MetaspacePreTokenizer final : public PreTokenizer {
  public:
   enum class Prepend { kAlways, kFirst, kNever };
-  MetaspacePreTokenizer(std::string replacement, Prepend prepend, std::unique_ptr<Splitter> splitter)
-      : replacement_(std::move(replacement)), prepend_(prepend), splitter_(std::move(splitter)) {}
+  MetaspacePreTokenizer(std::string replacement, Prepend prepend, bool split)
+      : replacement_(std::move(replacement)), prepend_(prepend), split_(split) {}
 
-  absl::Status Apply(Pieces* pieces) const override {
-    std::vector<Piece> out;
-    for (Piece piece : pieces->list) {
-      std::string text = absl::StrReplaceAll(piece.text, {{" ", replacement_}});
-      const bool wanted = prepend_ == Prepend::kAlways || (prepend_ == Prepend::kFirst && piece.at_start);
-      if (wanted && !absl::StartsWith(text, replacement_)) text.insert(0, replacement_);
-      piece.text = pieces->storage.emplace_back(std::move(text));
-      if (splitter_ == nullptr) {
-        out.push_back(piece);
-      } else {
-        TOKENIZER_RETURN_IF_ERROR(splitter_->Split(piece, &out));
-      }
+  absl::Status Cut(const Piece& piece, PieceSink sink) const override {
+    std::string text = absl::StrReplaceAll(piece.text, {{" ", replacement_}});
+    const bool wanted = prepend_ == Prepend::kAlways || (prepend_ == Prepend::kFirst && piece.at_start);
+    if (wanted && !absl::StartsWith(text, replacement_)) text.insert(0, replacement_);
+    // Each part begins with a replacement, but for the first.
+    for (size_t begin = 0; begin < text.size();) {
+      size_t end = split_ ? text.find(replacement_, begin == 0 && !absl::StartsWith(text, replacement_)
+                                                        ? 0
+                                                        : begin + replacement_.size())
+                          : std::string::npos;
+      end = std::min(end, text.size());
+      if (!sink({absl::string_view(text).substr(begin, end - begin), piece.at_start && begin == 0})) break;
+      begin = end;
     }
-    pieces->list = std::move(out);
     return absl::OkStatus();
   }
 
  private:
   std::string replacement_;
   Prepend prepend_;
-  std::unique_ptr<Splitter> splitter_;
+  bool split_;
 };
 
 class SequencePreTokenizer final : public PreTokenizer {
  public:
   explicit SequencePreTokenizer(std::vector<std::unique_ptr<PreTokenizer>> parts)
       : parts_(std::move(parts)) {}
-  absl::Status Apply(Pieces* pieces) const override {
-    for (const auto& part : parts_) TOKENIZER_RETURN_IF_ERROR(part->Apply(pieces));
-    return absl::OkStatus();
-  }
+
+  absl::Status Cut(const Piece& piece, PieceSink sink) const override { return CutFrom(0, piece, sink); }
   bool byte_level() const override { return !parts_.empty() && parts_.back()->byte_level(); }
 
  private:
+  absl::Status CutFrom(size_t k, const Piece& piece, PieceSink sink) const {
+    if (k == parts_.size()) {
+      sink(piece);
+      return absl::OkStatus();
+    }
+    if (k + 1 == parts_.size()) return parts_[k]->Cut(piece, sink);
+    absl::Status inner;
+    bool more = true;
+    const auto last_sink = [&](const Piece& p) { return more = sink(p); };
+    absl::Status outer = parts_[k]->Cut(piece, [&](const Piece& p) {
+      inner = CutFrom(k + 1, p, last_sink);
+      return inner.ok() && more;
+    });
+    return inner.ok() ? outer : inner;
+  }
+
   std::vector<std::unique_ptr<PreTokenizer>> parts_;
 };
 
-absl::StatusOr<Splitter> BuiltIn(absl::string_view pattern, Behavior behavior, bool invert = false) {
+absl::StatusOr<std::unique_ptr<PreTokenizer>> BuiltIn(absl::string_view pattern, Behavior behavior,
+                                                      bool invert = false) {
   TOKENIZER_ASSIGN_OR_RETURN(Regex regex, Regex::Compile(pattern));
-  return Splitter(std::move(regex), behavior, invert);
+  return std::make_unique<SplitPreTokenizer>(std::move(regex), behavior, invert);
 }
 
 absl::StatusOr<std::unique_ptr<PreTokenizer>> MetaspaceFromJson(const JsonView& json) {
@@ -230,13 +232,7 @@ absl::StatusOr<std::unique_ptr<PreTokenizer>> MetaspaceFromJson(const JsonView& 
     return json["prepend_scheme"].Unsupported(absl::StrCat("the scheme \"", scheme, "\""));
   }
   TOKENIZER_ASSIGN_OR_RETURN(const bool split, json["split"].BoolOr(true));
-  std::unique_ptr<Splitter> splitter;
-  if (split) {
-    absl::StatusOr<Regex> regex = Regex::CompileLiteral(replacement);
-    if (!regex.ok()) return json["replacement"].Error(regex.status().message());
-    splitter = std::make_unique<Splitter>(*std::move(regex), Behavior::kMergedWithNext, false);
-  }
-  return std::make_unique<MetaspacePreTokenizer>(std::move(replacement), prepend, std::move(splitter));
+  return std::make_unique<MetaspacePreTokenizer>(std::move(replacement), prepend, split);
 }
 
 absl::StatusOr<std::unique_ptr<PreTokenizer>> SequenceFromJson(const JsonView& json) {
@@ -253,11 +249,6 @@ absl::StatusOr<std::unique_ptr<PreTokenizer>> SequenceFromJson(const JsonView& j
   return std::make_unique<SequencePreTokenizer>(std::move(parts));
 }
 
-absl::StatusOr<std::unique_ptr<PreTokenizer>> FromSplitter(absl::StatusOr<Splitter> splitter) {
-  if (!splitter.ok()) return splitter.status();
-  return std::make_unique<SplitPreTokenizer>(*std::move(splitter));
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PreTokenizer>> PreTokenizer::FromJson(const JsonView& json) {
@@ -267,34 +258,33 @@ absl::StatusOr<std::unique_ptr<PreTokenizer>> PreTokenizer::FromJson(const JsonV
     TOKENIZER_ASSIGN_OR_RETURN(Pattern pattern, PatternFromJson(json["pattern"]));
     TOKENIZER_ASSIGN_OR_RETURN(const Behavior behavior, BehaviorFromJson(json["behavior"], ""));
     TOKENIZER_ASSIGN_OR_RETURN(const bool invert, json["invert"].BoolOr(false));
-    return FromSplitter(Splitter(std::move(pattern.regex), behavior, invert));
+    return std::make_unique<SplitPreTokenizer>(std::move(pattern.regex), behavior, invert);
   }
   if (kind == "ByteLevel") {
     TOKENIZER_ASSIGN_OR_RETURN(const bool add_prefix_space, json["add_prefix_space"].BoolOr(true));
     TOKENIZER_ASSIGN_OR_RETURN(const bool use_regex, json["use_regex"].BoolOr(true));
-    std::unique_ptr<Splitter> splitter;
+    std::unique_ptr<PreTokenizer> split;
     if (use_regex) {
-      TOKENIZER_ASSIGN_OR_RETURN(Splitter gpt2, BuiltIn(kByteLevelPattern, Behavior::kIsolated));
-      splitter = std::make_unique<Splitter>(std::move(gpt2));
+      TOKENIZER_ASSIGN_OR_RETURN(split, BuiltIn(kByteLevelPattern, Behavior::kIsolated));
     }
-    return std::make_unique<ByteLevelPreTokenizer>(add_prefix_space, std::move(splitter));
+    return std::make_unique<ByteLevelPreTokenizer>(add_prefix_space, std::move(split));
   }
   if (kind == "Digits") {
     TOKENIZER_ASSIGN_OR_RETURN(const bool individual, json["individual_digits"].BoolOr(false));
-    return FromSplitter(BuiltIn(R"(\p{N})", individual ? Behavior::kIsolated : Behavior::kContiguous));
+    return BuiltIn(R"(\p{N})", individual ? Behavior::kIsolated : Behavior::kContiguous);
   }
   if (kind == "Punctuation") {
     TOKENIZER_ASSIGN_OR_RETURN(const Behavior behavior, BehaviorFromJson(json["behavior"], "Isolated"));
-    return FromSplitter(BuiltIn(kPunctuationPattern, behavior));
+    return BuiltIn(kPunctuationPattern, behavior);
   }
   if (kind == "CharDelimiterSplit") {
     TOKENIZER_ASSIGN_OR_RETURN(const std::string delimiter, json["delimiter"].String());
     if (delimiter.empty()) return json["delimiter"].Error("the delimiter is empty");
     TOKENIZER_ASSIGN_OR_RETURN(Regex regex, Regex::CompileLiteral(delimiter));
-    return FromSplitter(Splitter(std::move(regex), Behavior::kRemoved, false));
+    return std::make_unique<SplitPreTokenizer>(std::move(regex), Behavior::kRemoved, false);
   }
-  if (kind == "Whitespace") return FromSplitter(BuiltIn(kWordsPattern, Behavior::kRemoved, /*invert=*/true));
-  if (kind == "WhitespaceSplit") return FromSplitter(BuiltIn(R"(\s+)", Behavior::kRemoved));
+  if (kind == "Whitespace") return BuiltIn(kWordsPattern, Behavior::kRemoved, /*invert=*/true);
+  if (kind == "WhitespaceSplit") return BuiltIn(R"(\s+)", Behavior::kRemoved);
   if (kind == "Metaspace") return MetaspaceFromJson(json);
   if (kind == "Sequence") return SequenceFromJson(json);
   return json.Unsupported(absl::StrCat("the pre-tokenizer \"", kind, "\""));

@@ -2,11 +2,9 @@
 #ifndef TESSERA_SERVER_TOKENIZER_PRE_TOKENIZER_H_
 #define TESSERA_SERVER_TOKENIZER_PRE_TOKENIZER_H_
 
-#include <deque>
 #include <memory>
-#include <string>
-#include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -20,18 +18,16 @@ struct Piece {
   bool at_start = false;
 };
 
-struct Pieces {
-  std::vector<Piece> list;
-  // Holds the text of pieces that are not a part of the input.
-  std::deque<std::string> storage;
-};
+// Takes one piece after the other; false: no more are wanted. Its argument is valid during the call alone.
+using PieceSink = absl::FunctionRef<bool(const Piece&)>;
 
 // Immutable, thread-safe.
 class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
-  // Cuts each piece further, in place. Empty pieces vanish.
-  virtual absl::Status Apply(Pieces* pieces) const = 0;
+  // Cuts `piece` and gives the parts to `sink` from left to right, none of them empty, as long as it wants more: so a
+  // text of which only the beginning is wanted costs little more than that.
+  virtual absl::Status Cut(const Piece& piece, PieceSink sink) const = 0;
   // True if the model sees bytes (spelled as GPT-2 spells them) and not characters.
   virtual bool byte_level() const { return false; }
 

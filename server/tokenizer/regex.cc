@@ -28,7 +28,6 @@ struct MatchState {
   pcre2_match_data* data = pcre2_match_data_create(8, nullptr);
   pcre2_match_context* context = pcre2_match_context_create(nullptr);
   pcre2_jit_stack* stack = pcre2_jit_stack_create(kJitStackStart, kJitStackMax, nullptr);
-  std::string subject;
 
   MatchState() {
     pcre2_jit_stack_assign(context, nullptr, stack);
@@ -75,10 +74,11 @@ absl::StatusOr<Regex> Regex::CompileLiteral(absl::string_view text) {
   return Compile(pattern);
 }
 
-absl::Status Regex::FindAll(absl::string_view text, absl::FunctionRef<void(ByteRange)> match) const {
+absl::Status Regex::FindAll(absl::string_view text, absl::FunctionRef<bool(ByteRange)> match) const {
   static thread_local MatchState state;
+  std::string substituted;
   absl::string_view subject = text;
-  if (unicode::SubstituteStandIns(text, &state.subject)) subject = state.subject;
+  if (unicode::SubstituteStandIns(text, &substituted)) subject = substituted;
 
   const auto* begin = reinterpret_cast<PCRE2_SPTR>(subject.data());
   if (begin == nullptr) begin = reinterpret_cast<PCRE2_SPTR>("");
@@ -105,7 +105,7 @@ absl::Status Regex::FindAll(absl::string_view text, absl::FunctionRef<void(ByteR
     const ByteRange found{bounds[0], bounds[1]};
     const bool empty = found.begin >= found.end;
     // An empty match right behind a match is not one of its own.
-    if (!(empty && found.begin == last_end)) match({found.begin, std::max(found.begin, found.end)});
+    if (!(empty && found.begin == last_end) && !match({found.begin, std::max(found.begin, found.end)})) break;
     last_end = found.end;
     pos = found.end;
     if (empty) {
@@ -114,6 +114,11 @@ absl::Status Regex::FindAll(absl::string_view text, absl::FunctionRef<void(ByteR
     }
   }
   return absl::OkStatus();
+}
+
+bool Regex::Matches(absl::string_view text) const {
+  bool found = false;
+  return FindAll(text, [&](ByteRange) { return !(found = true); }).ok() && found;
 }
 
 }  // namespace tessera

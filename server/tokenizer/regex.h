@@ -28,9 +28,12 @@ class Regex {
   // A pattern that matches this text literally.
   static absl::StatusOr<Regex> CompileLiteral(absl::string_view text);
 
-  // Calls `match` for every non-overlapping match from the left, empty matches included. `text` must be valid
-  // UTF-8. RESOURCE_EXHAUSTED if the pattern runs into PCRE2's limits on this text.
-  absl::Status FindAll(absl::string_view text, absl::FunctionRef<void(ByteRange)> match) const;
+  // Calls `match` for every non-overlapping match from the left, empty matches included, until it returns false.
+  // `text` must be valid UTF-8. `match` may search other texts. RESOURCE_EXHAUSTED if the pattern runs into PCRE2's
+  // limits on this text.
+  absl::Status FindAll(absl::string_view text, absl::FunctionRef<bool(ByteRange)> match) const;
+  // Whether there is a match anywhere in `text`.
+  bool Matches(absl::string_view text) const;
 
  private:
   struct Code;

@@ -32,12 +32,14 @@ Tokenizer::~Tokenizer() = default;
 absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(absl::string_view text,
                                                        const EncodeOptions& options) const {
   const ByteRange all{0, text.size()};
-  return impl_->Encode(text, absl::MakeSpan(&all, options.parse_special ? 1 : 0), options.add_special_tokens);
+  return impl_->Encode(text, absl::MakeSpan(&all, options.parse_special ? 1 : 0), options.add_special_tokens,
+                       options.max_tokens);
 }
 
 absl::StatusOr<std::vector<int32_t>> Tokenizer::EncodeTrusted(absl::string_view text,
                                                               absl::Span<const ByteRange> trusted,
-                                                              bool add_special_tokens) const {
+                                                              bool add_special_tokens,
+                                                              size_t max_tokens) const {
   size_t end = 0;
   for (const ByteRange& r : trusted) {
     if (r.begin < end || r.end < r.begin || r.end > text.size()) {
@@ -47,83 +49,104 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::EncodeTrusted(absl::string_view 
     }
     end = r.end;
   }
-  return impl_->Encode(text, trusted, add_special_tokens);
+  return impl_->Encode(text, trusted, add_special_tokens, max_tokens);
 }
 
 absl::StatusOr<std::vector<int32_t>> Tokenizer::Impl::Encode(absl::string_view text,
                                                              absl::Span<const ByteRange> trusted,
-                                                             bool add_special_tokens) const {
+                                                             bool add_special_tokens,
+                                                             size_t max_tokens) const {
   if (const size_t bad = unicode::FindInvalid(text); bad != absl::string_view::npos) {
     return absl::InvalidArgumentError(absl::StrCat("the text is not valid UTF-8 at byte ", bad));
   }
   std::vector<int32_t> ids;
-  ids.reserve(text.size() / 3 + 8);
+  ids.reserve(std::min(text.size() / 3, max_tokens) + 8);
   if (add_special_tokens) ids = post_processor.before;
   const size_t prefix = ids.size();
   bool begins_with_special = false;
-  BpeModel::ScratchPtr scratch = BorrowScratch();
-  for (const Segment& segment : raw_matcher.Split(text, [&](ByteRange r) { return Covers(trusted, r); })) {
-    if (segment.id) {
-      if (ids.size() == prefix) begins_with_special = true;
-      ids.push_back(*segment.id);
-      continue;
-    }
-    const absl::string_view part = text.substr(segment.range.begin, segment.range.end - segment.range.begin);
-    TOKENIZER_RETURN_IF_ERROR(EncodeSegment(part, segment.range.begin, trusted, scratch.get(), &ids));
-  }
+  std::unique_ptr<TokenModel::Scratch> scratch = BorrowScratch();
+  // A second BOS may yet be taken away.
+  Encoding encoding{trusted, max_tokens + 1, scratch.get(), &ids};
+  absl::Status status;
+  raw_matcher.Split(
+      text, [&](ByteRange r) { return Covers(trusted, r); },
+      [&](const Segment& segment) {
+        const size_t begin = segment.range.begin;
+        if (segment.id) {
+          if (ids.size() == prefix) begins_with_special = true;
+          ids.push_back(*segment.id);
+          encoding.stopped = ids.size() > encoding.stop_at;
+        } else {
+          status = EncodeSegment(text.substr(begin, segment.range.end - begin), begin, &encoding);
+        }
+        return status.ok() && !encoding.stopped;
+      });
   ReturnScratch(std::move(scratch));
+  TOKENIZER_RETURN_IF_ERROR(status);
   // A prompt that spells out its BOS token is not given another one.
   if (begins_with_special && prefix > 0 && ids[prefix] == ids[prefix - 1]) ids.erase(ids.begin() + prefix);
   if (add_special_tokens) ids.insert(ids.end(), post_processor.after.begin(), post_processor.after.end());
+  if (encoding.stopped || ids.size() > max_tokens) {
+    return absl::OutOfRangeError(absl::StrCat("the text has more than ", max_tokens, " tokens"));
+  }
   return ids;
 }
 
-absl::Status Tokenizer::Impl::EncodeSegment(absl::string_view text, size_t offset,
-                                            absl::Span<const ByteRange> trusted, BpeModel::Scratch* scratch,
-                                            std::vector<int32_t>* ids) const {
+absl::Status Tokenizer::Impl::EncodeSegment(absl::string_view text, size_t offset, Encoding* encoding) const {
   std::string normal;
   bool changed = false;
   absl::string_view view = text;
   if (normalizer != nullptr) {
     normal.assign(text.data(), text.size());
-    TOKENIZER_RETURN_IF_ERROR(normalizer->Normalize(&normal));
+    TOKENIZER_RETURN_IF_ERROR(normalizer->Normalize(/*at_start=*/offset == 0, &normal));
     changed = text != normal;
     view = normal;
   }
   // Where normalisation moved bytes, which of them are trusted is known only if all are.
-  const bool all_trusted = Covers(trusted, {offset, offset + text.size()});
+  const bool all_trusted = Covers(encoding->trusted, {offset, offset + text.size()});
   const auto is_trusted = [&](ByteRange r) {
-    return all_trusted || (!changed && Covers(trusted, {offset + r.begin, offset + r.end}));
+    return all_trusted || (!changed && Covers(encoding->trusted, {offset + r.begin, offset + r.end}));
   };
-  Pieces pieces;
-  for (const Segment& segment : normalized_matcher.Split(view, is_trusted)) {
+  std::vector<int32_t>* const ids = encoding->ids;
+  const size_t max_token_bytes = model->max_token_bytes();
+  absl::Status status;
+  const auto encode = [&](const Piece& piece) {
+    // What a piece has at least, before any time is spent on it.
+    const size_t at_least = max_token_bytes == 0 ? 0 : piece.text.size() / max_token_bytes;
+    encoding->stopped = ids->size() + at_least > encoding->stop_at;
+    if (encoding->stopped) return false;
+    status = model->Encode(piece.text, encoding->scratch, ids);
+    encoding->stopped = ids->size() > encoding->stop_at;
+    return status.ok() && !encoding->stopped;
+  };
+  normalized_matcher.Split(view, is_trusted, [&](const Segment& segment) {
     if (segment.id) {
       ids->push_back(*segment.id);
-      continue;
+      return true;
     }
     const size_t begin = segment.range.begin;
-    pieces.list.assign(1, {view.substr(begin, segment.range.end - begin), offset == 0 && begin == 0});
-    if (pre_tokenizer != nullptr) TOKENIZER_RETURN_IF_ERROR(pre_tokenizer->Apply(&pieces));
-    for (const Piece& piece : pieces.list) model->Encode(piece.text, scratch, ids);
-    pieces.storage.clear();
-  }
-  return absl::OkStatus();
+    const Piece piece{view.substr(begin, segment.range.end - begin), offset == 0 && begin == 0};
+    if (pre_tokenizer == nullptr) return encode(piece);
+    if (absl::Status cut = pre_tokenizer->Cut(piece, encode); !cut.ok()) status = std::move(cut);
+    return status.ok() && !encoding->stopped;
+  });
+  return status;
 }
 
-BpeModel::ScratchPtr Tokenizer::Impl::BorrowScratch() const {
+std::unique_ptr<TokenModel::Scratch> Tokenizer::Impl::BorrowScratch() const {
   {
     absl::MutexLock lock(&mutex);
     if (!idle_scratch.empty()) {
-      BpeModel::ScratchPtr scratch = std::move(idle_scratch.back());
+      std::unique_ptr<TokenModel::Scratch> scratch = std::move(idle_scratch.back());
       idle_scratch.pop_back();
       return scratch;
     }
   }
-  return BpeModel::NewScratch();
+  return model->NewScratch();
 }
 
-void Tokenizer::Impl::ReturnScratch(BpeModel::ScratchPtr scratch) const {
-  BpeModel::TrimScratch(scratch.get());
+void Tokenizer::Impl::ReturnScratch(std::unique_ptr<TokenModel::Scratch> scratch) const {
+  scratch->Trim();
   absl::MutexLock lock(&mutex);
   if (idle_scratch.size() < kMaxIdleScratch) idle_scratch.push_back(std::move(scratch));
 }

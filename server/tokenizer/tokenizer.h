@@ -1,5 +1,6 @@
 // Text to token ids and back, as `tokenizer.json` describes it (the format of the Hugging Face `tokenizers`
-// library: normalizer, added tokens, pre-tokenizer, model, post-processor, decoder).
+// library: normalizer, added tokens, pre-tokenizer, model, post-processor, decoder), or a SentencePiece file
+// (`tokenizer.model`).
 //
 // A Tokenizer is immutable after Load and every method may be called from any number of threads at once.
 #ifndef TESSERA_SERVER_TOKENIZER_TOKENIZER_H_
@@ -20,12 +21,16 @@
 
 namespace tessera {
 
+class JsonView;
+
 // The bytes [begin, end) of a text.
 struct ByteRange {
   size_t begin = 0;
   size_t end = 0;
   bool operator==(const ByteRange& other) const = default;
 };
+
+inline constexpr size_t kAnyNumberOfTokens = SIZE_MAX / 2;
 
 struct EncodeOptions {
   // Adds what the post-processor adds around a single sequence (a BOS token, for many models). A text that
@@ -35,6 +40,8 @@ struct EncodeOptions {
   // user can never turn into control tokens: the characters are encoded as ordinary text. Added tokens that
   // the file does not mark as special are always recognised.
   bool parse_special = false;
+  // A longer result is an error, which is found without encoding much more than this.
+  size_t max_tokens = kAnyNumberOfTokens;
 };
 
 // Ids beyond this are refused: tables are indexed by them.
@@ -42,11 +49,11 @@ inline constexpr int32_t kMaxTokenId = (1 << 24) - 1;
 
 class Tokenizer {
  public:
-  // Reads `directory`/tokenizer.json, and where present tokenizer_config.json and special_tokens_map.json
-  // (names of the BOS, EOS, ... tokens) and generation_config.json (further EOS ids). NOT_FOUND if there is
-  // no tokenizer.json; INVALID_ARGUMENT naming file and JSON path if one is malformed; UNIMPLEMENTED naming
-  // the JSON path and the kind if the tokenizer has a component that is not supported. Nothing is ever
-  // skipped.
+  // Reads `directory`/tokenizer.json, or else its tokenizer.model (SentencePiece, BPE or unigram), and where present
+  // tokenizer_config.json and special_tokens_map.json (names of the BOS, EOS, ... tokens) and
+  // generation_config.json (further EOS ids). NOT_FOUND if there is neither; INVALID_ARGUMENT naming file and JSON
+  // path if one is malformed; UNIMPLEMENTED naming the JSON path and the kind if the tokenizer has a component that
+  // is not supported. Nothing is ever skipped.
   static absl::StatusOr<std::shared_ptr<const Tokenizer>> Load(const std::string& directory);
 
   // The same from the text of the files; `tokenizer_config_json` and `generation_config_json` may be empty.
@@ -58,7 +65,13 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  // INVALID_ARGUMENT, with the byte offset, if `text` is not valid UTF-8.
+  // The same from the content of a SentencePiece file.
+  static absl::StatusOr<std::shared_ptr<const Tokenizer>> ParseSentencePiece(
+      absl::string_view tokenizer_model, absl::string_view tokenizer_config_json = "",
+      absl::string_view generation_config_json = "");
+
+  // INVALID_ARGUMENT, with the byte offset, if `text` is not valid UTF-8, or naming a character that the model has no
+  // token for; OUT_OF_RANGE if the text has more than options.max_tokens tokens.
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text,
                                               const EncodeOptions& options = {}) const;
 
@@ -68,7 +81,8 @@ class Tokenizer {
   // This is how rendered chat templates are encoded: the template's own text is trusted, content is not.
   absl::StatusOr<std::vector<int32_t>> EncodeTrusted(absl::string_view text,
                                                      absl::Span<const ByteRange> trusted,
-                                                     bool add_special_tokens = false) const;
+                                                     bool add_special_tokens = false,
+                                                     size_t max_tokens = kAnyNumberOfTokens) const;
 
   // The text of `ids`: valid UTF-8 always, bytes that form no character become U+FFFD. INVALID_ARGUMENT
   // naming position and id if an id is negative or not below vocab_size(). An id below it that names no token
@@ -103,6 +117,9 @@ class Tokenizer {
   friend class IncrementalDetokenizer;
   struct Impl;
   explicit Tokenizer(std::unique_ptr<Impl> impl);
+  static absl::StatusOr<std::shared_ptr<const Tokenizer>> Finish(std::unique_ptr<Impl> impl,
+                                                                 const JsonView& config,
+                                                                 absl::string_view generation_config_json);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -12,8 +12,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "server/tokenizer/added_tokens.h"
-#include "server/tokenizer/bpe.h"
 #include "server/tokenizer/decoder.h"
+#include "server/tokenizer/model.h"
 #include "server/tokenizer/normalizer.h"
 #include "server/tokenizer/post_processor.h"
 #include "server/tokenizer/pre_tokenizer.h"
@@ -32,23 +32,34 @@ struct Tokenizer::Impl {
     bool is_byte = false;
   };
 
+  // From tokenizer.json.
   absl::Status Read(const JsonView& json);
-  absl::Status ReadTokens(const JsonView& json);
+  // From a SentencePiece file; `config` is tokenizer_config.json, or null.
+  absl::Status ReadSentencePiece(absl::string_view file, const JsonView& config);
+  // Fills `tokens` from the model, which is there, and these. `place` names them in errors.
+  absl::Status AddTokens(const std::vector<AddedToken>& added, const JsonView& place);
   absl::Status ReadConfig(const JsonView& json);
   absl::Status ReadGenerationConfig(const JsonView& json);
 
+  // What one call of Encode is about.
+  struct Encoding {
+    absl::Span<const ByteRange> trusted;
+    size_t stop_at;  // no more ids than this are wanted
+    TokenModel::Scratch* scratch;
+    std::vector<int32_t>* ids;
+    bool stopped = false;
+  };
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, absl::Span<const ByteRange> trusted,
-                                              bool add_special_tokens) const;
-  // Encodes text between added tokens of the first kind, which begins at text.begin().
-  absl::Status EncodeSegment(absl::string_view text, size_t offset, absl::Span<const ByteRange> trusted,
-                             BpeModel::Scratch* scratch, std::vector<int32_t>* ids) const;
+                                              bool add_special_tokens, size_t max_tokens) const;
+  // Encodes text between added tokens of the first kind, which begins at `offset` of the whole.
+  absl::Status EncodeSegment(absl::string_view text, size_t offset, Encoding* encoding) const;
 
-  BpeModel::ScratchPtr BorrowScratch() const;
-  void ReturnScratch(BpeModel::ScratchPtr scratch) const;
+  std::unique_ptr<TokenModel::Scratch> BorrowScratch() const;
+  void ReturnScratch(std::unique_ptr<TokenModel::Scratch> scratch) const;
 
   std::unique_ptr<Normalizer> normalizer;
   std::unique_ptr<PreTokenizer> pre_tokenizer;
-  std::unique_ptr<BpeModel> model;
+  std::unique_ptr<TokenModel> model;
   PostProcessor post_processor;
   Decoder decoder;
   AddedTokenMatcher raw_matcher;         // looks into the text as it is
@@ -60,9 +71,9 @@ struct Tokenizer::Impl {
   std::optional<int32_t> bos_id, eos_id, pad_id;
   std::vector<int32_t> eos_ids;
 
-  // Each call of Encode takes one, so that the word cache in it needs no lock.
+  // Each call of Encode takes one, so that the caches in it need no lock.
   mutable absl::Mutex mutex;
-  mutable std::vector<BpeModel::ScratchPtr> idle_scratch ABSL_GUARDED_BY(mutex);
+  mutable std::vector<std::unique_ptr<TokenModel::Scratch>> idle_scratch ABSL_GUARDED_BY(mutex);
 };
 
 }  // namespace tessera

@@ -2,15 +2,25 @@
 
 #include <algorithm>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "server/tokenizer/bpe.h"
 #include "server/tokenizer/status_macros.h"
 #include "server/tokenizer/text_file.h"
 #include "server/tokenizer/tokenizer.h"
+#include "server/tokenizer/tokenizer_config.h"
 #include "server/tokenizer/tokenizer_impl.h"
+#include "server/tokenizer/unigram.h"
 
 namespace tessera {
 namespace {
+
+// Null for an empty text.
+absl::StatusOr<nlohmann::json> ParseConfig(absl::string_view text) {
+  if (text.empty()) return nlohmann::json(nullptr);
+  return JsonView::ParseDocument(text, "tokenizer_config.json");
+}
 
 // Prefixes the JSON path of an error with the file it is in.
 absl::Status InFile(absl::string_view file, const absl::Status& status) {
@@ -32,21 +42,38 @@ absl::Status Tokenizer::Impl::Read(const JsonView& json) {
   // Older files leave out the type of a BPE model.
   TOKENIZER_ASSIGN_OR_RETURN(const std::string type,
                              model_json["type"].StringOr(model_json["merges"].is_null() ? "" : "BPE"));
-  if (type != "BPE") return model_json["type"].Unsupported(absl::StrCat("the model \"", type, "\""));
-  TOKENIZER_ASSIGN_OR_RETURN(
-      model, BpeModel::FromJson(model_json, pre_tokenizer != nullptr && pre_tokenizer->byte_level()));
-  return ReadTokens(json);
+  TOKENIZER_ASSIGN_OR_RETURN(const std::vector<AddedToken> added, AddedTokensFromJson(json["added_tokens"]));
+  if (type == "BPE") {
+    TOKENIZER_ASSIGN_OR_RETURN(
+        model, BpeModel::FromJson(model_json, pre_tokenizer != nullptr && pre_tokenizer->byte_level()));
+  } else if (type == "Unigram") {
+    absl::flat_hash_set<std::string> special;
+    for (const AddedToken& t : added) {
+      if (t.special) special.insert(t.content);
+    }
+    TOKENIZER_ASSIGN_OR_RETURN(model, UnigramModel::FromJson(model_json, special));
+  } else {
+    return model_json["type"].Unsupported(absl::StrCat("the model \"", type, "\""));
+  }
+  TOKENIZER_RETURN_IF_ERROR(AddTokens(added, json["added_tokens"]));
+  for (const std::vector<int32_t>* list : {&post_processor.before, &post_processor.after}) {
+    for (const int32_t id : *list) {
+      if (id >= static_cast<int32_t>(tokens.size()) || !tokens[id].exists) {
+        return json["post_processor"].Error(absl::StrCat("the id ", id, " is not in the vocabulary"));
+      }
+    }
+  }
+  return absl::OkStatus();
 }
 
-absl::Status Tokenizer::Impl::ReadTokens(const JsonView& json) {
-  TOKENIZER_ASSIGN_OR_RETURN(const std::vector<AddedToken> added, AddedTokensFromJson(json["added_tokens"]));
+absl::Status Tokenizer::Impl::AddTokens(const std::vector<AddedToken>& added, const JsonView& place) {
   TOKENIZER_ASSIGN_OR_RETURN(raw_matcher, AddedTokenMatcher::Create(added, false, normalizer.get()));
   TOKENIZER_ASSIGN_OR_RETURN(normalized_matcher, AddedTokenMatcher::Create(added, true, normalizer.get()));
 
   int32_t highest = -1;
   for (const auto& [token, id] : model->vocabulary()) highest = std::max(highest, id);
   for (const AddedToken& t : added) highest = std::max(highest, t.id);
-  if (highest < 0) return json["model"]["vocab"].Error("the vocabulary is empty");
+  if (highest < 0) return place.Error("there is no token, here or in the vocabulary");
   tokens.resize(static_cast<size_t>(highest) + 1);
   for (const auto& [token, id] : model->vocabulary()) {
     tokens[id].spelling = token;
@@ -55,13 +82,13 @@ absl::Status Tokenizer::Impl::ReadTokens(const JsonView& json) {
   for (const AddedToken& t : added) {
     Token& token = tokens[t.id];
     if (token.exists && token.spelling != t.content) {
-      return json["added_tokens"].Error(absl::StrCat("the id ", t.id, " of \"", t.content, "\" is that of \"",
-                                                     token.spelling, "\" in the vocabulary"));
+      return place.Error(absl::StrCat("the id ", t.id, " of \"", t.content, "\" is that of \"",
+                                      token.spelling, "\" in the vocabulary"));
     }
     if (const auto it = model->vocabulary().find(t.content);
         it != model->vocabulary().end() && it->second != t.id) {
-      return json["added_tokens"].Error(absl::StrCat("\"", t.content, "\" has the id ", t.id, " here and ",
-                                                     it->second, " in the vocabulary"));
+      return place.Error(absl::StrCat("\"", t.content, "\" has the id ", t.id, " here and ", it->second,
+                                      " in the vocabulary"));
     }
     token.spelling = t.content;
     token.exists = token.added = true;
@@ -73,13 +100,6 @@ absl::Status Tokenizer::Impl::ReadTokens(const JsonView& json) {
     Decoder::Piece piece = decoder.Decode(token.spelling, /*first=*/false, token.added);
     token.bytes = std::move(piece.bytes);
     token.is_byte = piece.is_byte;
-  }
-  for (const std::vector<int32_t>* list : {&post_processor.before, &post_processor.after}) {
-    for (const int32_t id : *list) {
-      if (id > highest || !tokens[id].exists) {
-        return json["post_processor"].Error(absl::StrCat("the id ", id, " is not in the vocabulary"));
-      }
-    }
   }
   return absl::OkStatus();
 }
@@ -104,7 +124,6 @@ absl::Status Tokenizer::Impl::ReadConfig(const JsonView& json) {
     if (key == "pad_token") pad_id = id;
     named_tokens.emplace_back(key, std::move(text));
   }
-  if (eos_id) eos_ids.push_back(*eos_id);
   return absl::OkStatus();
 }
 
@@ -122,20 +141,13 @@ absl::Status Tokenizer::Impl::ReadGenerationConfig(const JsonView& json) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Parse(absl::string_view tokenizer_json,
-                                                                  absl::string_view tokenizer_config_json,
-                                                                  absl::string_view generation_config_json) {
-  auto impl = std::make_unique<Impl>();
-  {
-    TOKENIZER_ASSIGN_OR_RETURN(const nlohmann::json document,
-                               JsonView::ParseDocument(tokenizer_json, "tokenizer.json"));
-    TOKENIZER_RETURN_IF_ERROR(InFile("tokenizer.json", impl->Read(JsonView(document, ""))));
+absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Finish(std::unique_ptr<Impl> impl,
+                                                                   const JsonView& config,
+                                                                   absl::string_view generation_config_json) {
+  if (!config.is_null()) {
+    TOKENIZER_RETURN_IF_ERROR(InFile("tokenizer_config.json", impl->ReadConfig(config)));
   }
-  if (!tokenizer_config_json.empty()) {
-    TOKENIZER_ASSIGN_OR_RETURN(const nlohmann::json document,
-                               JsonView::ParseDocument(tokenizer_config_json, "tokenizer_config.json"));
-    TOKENIZER_RETURN_IF_ERROR(InFile("tokenizer_config.json", impl->ReadConfig(JsonView(document, ""))));
-  }
+  if (impl->eos_id) impl->eos_ids.push_back(*impl->eos_id);
   if (!generation_config_json.empty()) {
     TOKENIZER_ASSIGN_OR_RETURN(const nlohmann::json document,
                                JsonView::ParseDocument(generation_config_json, "generation_config.json"));
@@ -147,44 +159,47 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Parse(absl::string_v
   return std::shared_ptr<const Tokenizer>(new Tokenizer(std::move(impl)));
 }
 
+absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Parse(absl::string_view tokenizer_json,
+                                                                  absl::string_view tokenizer_config_json,
+                                                                  absl::string_view generation_config_json) {
+  auto impl = std::make_unique<Impl>();
+  {
+    TOKENIZER_ASSIGN_OR_RETURN(const nlohmann::json document,
+                               JsonView::ParseDocument(tokenizer_json, "tokenizer.json"));
+    TOKENIZER_RETURN_IF_ERROR(InFile("tokenizer.json", impl->Read(JsonView(document, ""))));
+  }
+  TOKENIZER_ASSIGN_OR_RETURN(const nlohmann::json config, ParseConfig(tokenizer_config_json));
+  return Finish(std::move(impl), JsonView(config, ""), generation_config_json);
+}
+
+absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::ParseSentencePiece(
+    absl::string_view tokenizer_model, absl::string_view tokenizer_config_json,
+    absl::string_view generation_config_json) {
+  auto impl = std::make_unique<Impl>();
+  TOKENIZER_ASSIGN_OR_RETURN(const nlohmann::json config, ParseConfig(tokenizer_config_json));
+  TOKENIZER_RETURN_IF_ERROR(
+      InFile("tokenizer.model", impl->ReadSentencePiece(tokenizer_model, JsonView(config, ""))));
+  return Finish(std::move(impl), JsonView(config, ""), generation_config_json);
+}
+
 absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Load(const std::string& directory) {
-  TOKENIZER_ASSIGN_OR_RETURN(const std::optional<std::string> tokenizer,
-                             ReadTextFile(directory + "/tokenizer.json"));
-  if (!tokenizer) return absl::NotFoundError(absl::StrCat(directory, " has no tokenizer.json"));
-  TOKENIZER_ASSIGN_OR_RETURN(const std::optional<std::string> config_text,
-                             ReadTextFile(directory + "/tokenizer_config.json"));
-  TOKENIZER_ASSIGN_OR_RETURN(const std::optional<std::string> map_text,
-                             ReadTextFile(directory + "/special_tokens_map.json"));
+  TOKENIZER_ASSIGN_OR_RETURN(std::optional<std::string> file, ReadTextFile(directory + "/tokenizer.json"));
+  const bool is_json = file.has_value();
+  if (!is_json) {
+    TOKENIZER_ASSIGN_OR_RETURN(file, ReadTextFile(directory + "/tokenizer.model"));
+  }
+  if (!file) {
+    return absl::NotFoundError(absl::StrCat(directory, " has neither tokenizer.json nor tokenizer.model"));
+  }
   TOKENIZER_ASSIGN_OR_RETURN(std::optional<std::string> generation,
                              ReadTextFile(directory + "/generation_config.json"));
   // Without a generation_config.json, the model's config.json may name the EOS ids.
   if (!generation) {
     TOKENIZER_ASSIGN_OR_RETURN(generation, ReadTextFile(directory + "/config.json"));
   }
-  // tokenizer_config.json goes before special_tokens_map.json.
-  nlohmann::json config = nlohmann::json::object();
-  for (const auto& [text, name] :
-       {std::pair(&map_text, "special_tokens_map.json"), {&config_text, "tokenizer_config.json"}}) {
-    if (!*text) continue;
-    TOKENIZER_ASSIGN_OR_RETURN(nlohmann::json document,
-                               JsonView::ParseDocument(**text, absl::StrCat(directory, "/", name)));
-    if (!document.is_object())
-      return absl::InvalidArgumentError(absl::StrCat(directory, "/", name, ": expected an object"));
-    for (auto& [key, value] : document.items()) {
-      if (!absl::EndsWith(key, "_token") || value.is_null() || value.is_boolean())
-        continue;  // add_bos_token, ...
-      // "<s>" or {"content": "<s>", ...}
-      const nlohmann::json* content = &value;
-      if (value.is_object() && value.contains("content")) content = &value["content"];
-      if (!content->is_string()) {
-        return absl::InvalidArgumentError(absl::StrCat(directory, "/", name, ": ", key,
-                                                       ": expected a string, found ", content->type_name()));
-      }
-      config[key] = content->get_ref<const std::string&>();
-    }
-  }
-  std::string config_json = config.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  auto result = Parse(*tokenizer, config_json, generation.value_or(""));
+  TOKENIZER_ASSIGN_OR_RETURN(const std::string config, GatherTokenizerConfig(directory));
+  auto result = is_json ? Parse(*file, config, generation.value_or(""))
+                        : ParseSentencePiece(*file, config, generation.value_or(""));
   if (!result.ok())
     return absl::Status(result.status().code(), absl::StrCat(directory, "/", result.status().message()));
   return result;

@@ -35,8 +35,17 @@ constexpr char32_t kHangulSyllables = 0xAC00, kLeadJamo = 0x1100, kVowelJamo = 0
 constexpr int kLeadCount = 19, kVowelCount = 21, kTailCount = 28;
 constexpr int kSyllableCount = kLeadCount * kVowelCount * kTailCount;
 
-void AppendDecomposed(char32_t c, std::u32string* out) {
-  if (c < 0xC0) {
+// Null if `c` has none in the table.
+const Decomposition* FindDecomposition(const Decomposition* table, size_t size, char32_t c) {
+  const Decomposition* it = std::lower_bound(
+      table, table + size, c, [](const Decomposition& d, char32_t v) { return d.code_point < v; });
+  return it == table + size || it->code_point != c ? nullptr : it;
+}
+
+enum class Equivalence { kCanonical, kCompatible };
+
+void AppendDecomposed(char32_t c, Equivalence equivalence, std::u32string* out) {
+  if (c < 0xA0) {
     out->push_back(c);
     return;
   }
@@ -47,20 +56,25 @@ void AppendDecomposed(char32_t c, std::u32string* out) {
     if (s % kTailCount != 0) out->push_back(kTailJamo + s % kTailCount);
     return;
   }
-  const Decomposition* end = kDecompositions + kDecompositionsSize;
-  const Decomposition* it = std::lower_bound(
-      kDecompositions, end, c, [](const Decomposition& d, char32_t v) { return d.code_point < v; });
-  if (it == end || it->code_point != c) {
-    out->push_back(c);
-    return;
+  // The compatibility decompositions that are not canonical ones stand in a table of their own.
+  if (equivalence == Equivalence::kCompatible) {
+    if (const Decomposition* d =
+            FindDecomposition(kCompatibilityDecompositions, kCompatibilityDecompositionsSize, c)) {
+      out->append(kDecompositionPool + d->offset, d->length);
+      return;
+    }
   }
-  out->append(kDecompositionPool + it->offset, it->length);
+  if (const Decomposition* d = FindDecomposition(kDecompositions, kDecompositionsSize, c)) {
+    out->append(kDecompositionPool + d->offset, d->length);
+  } else {
+    out->push_back(c);
+  }
 }
 
-std::u32string Decompose(absl::string_view text) {
+std::u32string Decompose(absl::string_view text, Equivalence equivalence) {
   std::u32string out;
   out.reserve(text.size());
-  for (size_t pos = 0; pos < text.size();) AppendDecomposed(DecodeAt(text, &pos), &out);
+  for (size_t pos = 0; pos < text.size();) AppendDecomposed(DecodeAt(text, &pos), equivalence, &out);
   // Canonical ordering: each run of marks sorted by class, stable.
   for (size_t i = 0; i < out.size();) {
     if (out[i] < 0x300 || CombiningClass(out[i]) == 0) {
@@ -276,12 +290,19 @@ std::string Nfc(absl::string_view text) {
     touchy = IsTouchy(DecodeAt(text, &pos));
   }
   if (!touchy) return std::string(text.data(), text.size());
-  std::u32string points = Decompose(text);
+  std::u32string points = Decompose(text, Equivalence::kCanonical);
   Compose(&points);
   return ToUtf8(points);
 }
 
-std::string Nfd(absl::string_view text) { return ToUtf8(Decompose(text)); }
+std::string Nfd(absl::string_view text) { return ToUtf8(Decompose(text, Equivalence::kCanonical)); }
+std::string Nfkd(absl::string_view text) { return ToUtf8(Decompose(text, Equivalence::kCompatible)); }
+
+std::string Nfkc(absl::string_view text) {
+  std::u32string points = Decompose(text, Equivalence::kCompatible);
+  Compose(&points);
+  return ToUtf8(points);
+}
 
 bool SubstituteStandIns(absl::string_view text, std::string* out) {
   bool found = false;

@@ -54,6 +54,8 @@ void AppendTitle(char32_t c, std::string* out);
 
 std::string Nfc(absl::string_view text);
 std::string Nfd(absl::string_view text);
+std::string Nfkc(absl::string_view text);
+std::string Nfkd(absl::string_view text);
 uint8_t CombiningClass(char32_t c);
 
 // Replaces, in place, the characters that PCRE2 would put into another class than the tokenizers library does

@@ -7,7 +7,8 @@
 
 namespace tessera::unicode {
 
-// Full canonical decomposition: `length` code points from `offset` of the pool.
+// Full decompositions: `length` code points from `offset` of the pool. The second table has those by compatibility that
+// differ from the canonical one.
 struct Decomposition {
   char32_t code_point;
   uint16_t offset;
@@ -15,6 +16,8 @@ struct Decomposition {
 };
 extern const Decomposition kDecompositions[];
 extern const size_t kDecompositionsSize;
+extern const Decomposition kCompatibilityDecompositions[];
+extern const size_t kCompatibilityDecompositionsSize;
 extern const char32_t kDecompositionPool[];
 extern const size_t kDecompositionPoolSize;
 

@@ -23,6 +23,7 @@ using FilterTable = absl::flat_hash_map<std::string, FilterFunction>;
 FilterFunction FindFilter(absl::string_view name);
 TestFunction FindTest(absl::string_view name);
 void AddStringFilters(FilterTable* table);
+void AddNumberFilters(FilterTable* table);
 void AddSequenceFilters(FilterTable* table);
 
 // The method `name` bound to `value`; undefined if its type has none. An error for methods that would change it,
@@ -30,6 +31,8 @@ void AddSequenceFilters(FilterTable* table);
 absl::StatusOr<Value> FindMethod(const Value& value, absl::string_view name);
 // A method of str; null if there is none.
 FilterFunction FindStringMethod(absl::string_view name);
+// The same for those that ask what characters a string consists of.
+FilterFunction FindStringPredicate(absl::string_view name);
 
 // range, dict, namespace, joiner, cycler, raise_exception, strftime_now.
 std::vector<std::pair<std::string, Value>> GlobalFunctions();

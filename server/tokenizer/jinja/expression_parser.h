@@ -59,6 +59,12 @@ class ExpressionParser {
     ExpressionParser* parser_;
   };
   absl::Status CheckDepth() const;
+  // As errors name a token.
+  static std::string Describe(const Token& token);
+
+  // Nesting of expressions and statements together.
+  static constexpr int kMaxDepth = 100;
+  static constexpr size_t kMaxChain = 200;  // of operators, filters, subscripts at one level
 
   std::vector<Token> tokens_;
   size_t pos_ = 0;

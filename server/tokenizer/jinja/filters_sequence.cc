@@ -367,6 +367,7 @@ FilterFunction FindFilter(absl::string_view name) {
   static const FilterTable* const kFilters = [] {
     auto* table = new FilterTable;
     AddStringFilters(table);
+    AddNumberFilters(table);
     AddSequenceFilters(table);
     return table;
   }();

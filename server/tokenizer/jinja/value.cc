@@ -1,9 +1,9 @@
 #include "server/tokenizer/jinja/value.h"
 
 #include <algorithm>
-#include <limits>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "server/tokenizer/status_macros.h"

@@ -4,7 +4,8 @@
 Trains one small tokenizer for each family of pre-tokenizer and writes, beside this file,
 
   texts.bin               the texts, shared by all families: varint byte length, bytes
-  FAMILY/tokenizer.json   the tokenizer as the library wrote it
+  FAMILY/tokenizer.json   the tokenizer as the library wrote it, or
+  FAMILY/tokenizer.model  as the sentencepiece library did, which then defines what is right
   FAMILY/encode.bin       vectors: varint text index, mode byte, varint count, varint ids
   FAMILY/decode.bin       vectors: skip-special byte, varint count, varint ids, varint byte length, bytes
 
@@ -25,12 +26,15 @@ A longer run, for `TESSERA_TOKENIZER_VECTORS=/tmp/vectors tokenizer_golden_test`
 """
 
 import argparse
+import io
 import json
 import pathlib
 import random
+import re
 import sys
 import unicodedata
 
+import sentencepiece as spm
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -116,7 +120,7 @@ def sentencepiece(normalizer=None, pre=None, decoder=None, added=(), vocab=1200,
 FUSED = decoders.Sequence([decoders.Replace(META, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
 
 
-def families():
+def families(charsmap=b""):
     yield "qwen", byte_level(pre_tokenizers.Sequence([split(QWEN), BYTES]), normalizer=normalizers.NFC())
     yield "llama3", byte_level(
         pre_tokenizers.Sequence([split(LLAMA3), BYTES]),
@@ -173,6 +177,131 @@ def families():
         vocab=900,
         fuse_unk=False,
     )
+    yield "unigram", unigram(
+        normalizers.Sequence([normalizers.Precompiled(charsmap), normalizers.Replace(Regex(" {2,}"), " ")]), False, "always"
+    )
+    yield "unigram_bytes", unigram(normalizers.NFKC(), True, "first", vocab=1100)
+
+
+# Rules like those of SentencePiece's nmt_nfkc, which has 240 KB of them: code points, tab, code points.
+CHARSMAP_RULES = """
+9 20
+A 20
+A0 20
+3000 20
+200B
+FEFF
+2F 7E
+2126 3A9
+212B C5
+41 30A C5
+65 301 E9
+FB01 66 69
+FF21 41
+FF41 61
+FF11 31
+2026 2E 2E 2E
+BD 31 2044 32
+1100 1161 AC00
+AC00 11A8 AC01
+"""
+SPM_SYMBOLS = ["<think>", "</think>", META * 2, "the", "\n"]
+
+
+def spm_train(corpus, model_type, rules=False, **options):
+    """A SentencePiece model; returns the file's content."""
+    writer = io.BytesIO()
+    options = {"vocab_size": 1000, "character_coverage": 0.999, **options}
+    if rules:
+        tsv = HERE / "rules.tsv"
+        lines = (l.split() for l in CHARSMAP_RULES.strip().splitlines())
+        sources = {"41 30A": 2, "65 301": 2, "1100 1161": 2, "AC00 11A8": 2}
+        with open(tsv, "w") as f:
+            for l in lines:
+                n = sources.get(" ".join(l[:2]), 1)
+                f.write(" ".join(l[:n]) + "\t" + " ".join(l[n:]) + "\n")
+        options["normalization_rule_tsv"] = str(tsv)
+    else:
+        options.setdefault("normalization_rule_name", "identity")
+    spm.SentencePieceTrainer.train(
+        sentence_iterator=iter(corpus), model_writer=writer, model_type=model_type, minloglevel=2, num_threads=1,
+        max_sentence_length=2000, **options,
+    )
+    if rules:
+        tsv.unlink()
+    return writer.getvalue()
+
+
+def few_characters(corpus):
+    """The lines that leave room for pieces of several characters in a small vocabulary."""
+    return [l for l in corpus if l.strip() and "<0x" not in l and all(c < "\u0180" or "\u3041" <= c < "\u3100" for c in l)]
+
+
+def spm_families(corpus):
+    """(name, content of tokenizer.model, tokenizer_config.json)"""
+    lines = few_characters(corpus)
+    yield "spm_bpe", spm_train(
+        lines, "bpe", byte_fallback=True, remove_extra_whitespaces=False, user_defined_symbols=SPM_SYMBOLS, allow_whitespace_only_pieces=True
+    ), {}
+    yield "spm_bpe_rules", spm_train(lines, "bpe", rules=True, split_digits=True), {"add_bos_token": False, "add_eos_token": True}
+    yield "spm_unigram", spm_train(lines, "unigram", rules=True, user_defined_symbols=SPM_SYMBOLS), {}
+    yield "spm_unigram_bytes", spm_train(
+        lines, "unigram", byte_fallback=True, add_dummy_prefix=False, remove_extra_whitespaces=False, split_by_whitespace=False
+    ), {}
+
+
+def charsmap_of(model):
+    """The precompiled charsmap in a SentencePiece file, found as a field of the wire format."""
+
+    def fields(data):
+        pos = 0
+
+        def number():
+            nonlocal pos
+            value = shift = 0
+            while True:
+                b = data[pos]
+                pos += 1
+                value |= (b & 0x7F) << shift
+                shift += 7
+                if b < 0x80:
+                    return value
+
+        while pos < len(data):
+            key = number()
+            if key & 7 == 2:
+                n = number()
+                yield key >> 3, data[pos : pos + n]
+                pos += n
+            elif key & 7 == 5:
+                pos += 4
+            else:
+                number()
+
+    normalizer = next(v for k, v in fields(model) if k == 3)
+    return next(v for k, v in fields(normalizer) if k == 2)
+
+
+def unigram(normalizer, byte_fallback, scheme, vocab=900):
+    t = Tokenizer(models.Unigram())
+    t.normalizer = normalizer
+    t.pre_tokenizer = pre_tokenizers.Metaspace(replacement=META, prepend_scheme=scheme)
+    names = ["<unk>", "<s>", "</s>"] + ([f"<0x{b:02X}>" for b in range(256)] if byte_fallback else [])
+    trainer = trainers.UnigramTrainer(vocab_size=vocab, special_tokens=names, unk_token="<unk>", show_progress=False, max_piece_length=12)
+
+    def finish(trained):
+        data = json.loads(trained.to_str())
+        data["added_tokens"] = [a for a in data["added_tokens"] if a["id"] < 3]
+        data["model"]["byte_fallback"] = byte_fallback
+        done = Tokenizer.from_str(json.dumps(data))
+        if byte_fallback:
+            done.decoder = FUSED
+        else:
+            done.decoder = decoders.Metaspace(replacement=META, prepend_scheme=scheme)
+        done.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
+        return done
+
+    return t, trainer, [special("[INST]"), ordinary("<think>", rstrip=True)], finish
 
 
 ASSIGNED = [chr(c) for c in range(0x20, 0x110000) if unicodedata.category(chr(c)) not in ("Cs", "Cn", "Co")]
@@ -254,22 +383,30 @@ def same_unicode(text):
     return "Cn" not in categories and all((k[0] == "M") == (not strip.normalize_str(c)) for c, k in zip(text, categories))
 
 
+def comparable(tokenizer, text, mode, named, family):
+    """Whether the library's ids are what is wanted. `family`: its tokenizer.json."""
+    if "Lowercase" in family and not same_unicode(text):
+        return False
+    if mode == 3 and any(text.startswith(s) for s in named):
+        return False  # a spelled-out BOS is not doubled here, other than in the library
+    # The library's unigram models find special tokens in any text, asked to or not.
+    return mode & 1 or '"Unigram"' not in family or not any(s in tokenizer.normalizer.normalize_str(text) for s in named)
+
+
 def encode_vectors(tokenizer, texts, named):
     out = bytearray()
     count = 0
-    lower = "Lowercase" in tokenizer.to_str()
+    family = tokenizer.to_str()
     for mode in range(4):
         tokenizer.encode_special_tokens = not mode & 1
         for i, text in enumerate(texts):
-            if lower and not same_unicode(text):
+            if not comparable(tokenizer, text, mode, named, family):
                 continue
             # The other modes differ from the first only where a special token is spelled out.
             if mode not in (1, 2) and not any(s in text for s in named):
                 continue
             if mode == 2 and i % 8 != 0:
                 continue
-            if mode == 3 and any(text.startswith(s) for s in named):
-                continue  # a spelled-out BOS is not doubled here, other than in the library
             ids = tokenizer.encode(text, add_special_tokens=bool(mode & 2)).ids
             out += varint(i) + bytes([mode]) + ids_bytes(ids)
             count += 1
@@ -279,7 +416,9 @@ def encode_vectors(tokenizer, texts, named):
 
 def decode_vectors(tokenizer, texts, rng):
     size = tokenizer.get_vocab_size(with_added_tokens=True)
-    byte_tokens = {tokenizer.token_to_id(f"<0x{b:02X}>") for b in range(256)} - {None}
+    byte_tokens = {tokenizer.token_to_id(f"<0x{b:02X}>") for b in range(256)}
+    if None in byte_tokens:
+        byte_tokens = set()
     plain = [i for i in range(size) if i not in byte_tokens]
     out = bytearray()
     count = 0
@@ -298,6 +437,33 @@ def decode_vectors(tokenizer, texts, rng):
             out += bytes([skip]) + ids_bytes(ids) + varint(len(text)) + text
             count += 1
     return out, count
+
+
+def write_sentencepiece(out, name, model, config, texts):
+    folder = out / name
+    folder.mkdir(exist_ok=True)
+    (folder / "tokenizer.model").write_bytes(model)
+    (folder / "tokenizer_config.json").write_text(json.dumps(config) + "\n")
+    sp = spm.SentencePieceProcessor(model_proto=model)
+    rng = random.Random(8)
+    encoded, count = bytearray(), 0
+    before = [sp.bos_id()] if config.get("add_bos_token", True) else []
+    after = [sp.eos_id()] if config.get("add_eos_token", False) else []
+    for i, text in enumerate(texts):
+        ids = sp.encode(text)
+        encoded += varint(i) + bytes([0]) + ids_bytes(ids)
+        encoded += varint(i) + bytes([2]) + ids_bytes(before + ids + after) if i % 8 == 0 else b""
+        count += 1 + (i % 8 == 0)
+    decoded, m = bytearray(), 0
+    for k in range(220):
+        ids = sp.encode(rng.choice(texts)) if k % 3 == 0 else [rng.randrange(sp.get_piece_size()) for _ in range(rng.randint(0, 12))]
+        text = sp.decode(ids).encode()
+        decoded += bytes([1]) + ids_bytes(ids) + varint(len(text)) + text
+        m += 1
+    (folder / "encode.bin").write_bytes(encoded)
+    (folder / "decode.bin").write_bytes(decoded)
+    print(f"{name:12} {count:6} encode vectors {len(encoded):8} bytes, {m} decode vectors, model {len(model)} bytes", file=sys.stderr)
+    return count
 
 
 def write_family(out, name, tokenizer, texts, store_json):
@@ -323,6 +489,7 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, default=HERE, help="where to write (default: beside this file)")
     parser.add_argument("--seed", type=int, default=20240601)
     parser.add_argument("--texts", type=int, default=1650, help="how many texts")
+    parser.add_argument("--only", metavar="REGEX", default="", help="only families whose names match")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
 
@@ -337,8 +504,15 @@ def main():
     # Some of everything, so that merges across scripts and bytes exist.
     training = corpus[:400_000].splitlines(keepends=True) + texts[:1650] * 2
     total = 0
-    for name, (tokenizer, trainer, added, *finish) in families():
-        tokenizer.train_from_iterator(training, trainer)
+    for name, model, config in spm_families(training):
+        if name == "spm_bpe_rules":
+            charsmap = charsmap_of(model)
+        if re.search(args.only, name):
+            total += write_sentencepiece(args.out, name, model, config, texts)
+    for name, (tokenizer, trainer, added, *finish) in families(charsmap):
+        if not re.search(args.only, name):
+            continue
+        tokenizer.train_from_iterator(few_characters(training) if name.startswith("unigram") else training, trainer)
         if finish:
             tokenizer = finish[0](tokenizer)
         tokenizer.add_tokens(added)

@@ -248,12 +248,16 @@ const char* const kHostile[] = {
     "{{ (-9223372036854775807 - 1) // -1 }}",
     "{{ 99999999999999999999 }}",
     // The same list twice, a hundred times over: small to hold, endless to walk.
-    "{% set ns = namespace(x=[]) %}{% for i in range(100) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",
-    "{% set ns = namespace(x=[]) %}{% for i in range(100) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x | "
+    "{% set ns = namespace(x=[]) %}{% for i in range(100) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x "
+    "}}",
+    "{% set ns = namespace(x=[]) %}{% for i in range(100) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x "
+    "| "
     "tojson }}",
-    "{% set ns = namespace(x=[], y=[]) %}{% for i in range(100) %}{% set ns.x = [ns.x, ns.x] %}{% set ns.y = [ns.y, "
+    "{% set ns = namespace(x=[], y=[]) %}{% for i in range(100) %}{% set ns.x = [ns.x, ns.x] %}{% set ns.y = "
+    "[ns.y, "
     "ns.y] %}{% endfor %}{{ ns.x == ns.y }}",
-    "{% set ns = namespace(x=[], y=[]) %}{% for i in range(100) %}{% set ns.x = [ns.x, ns.x] %}{% set ns.y = [ns.y, "
+    "{% set ns = namespace(x=[], y=[]) %}{% for i in range(100) %}{% set ns.x = [ns.x, ns.x] %}{% set ns.y = "
+    "[ns.y, "
     "ns.y] %}{% endfor %}{{ ns.x < ns.y }}",
 };
 

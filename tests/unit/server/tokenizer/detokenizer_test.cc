@@ -2,6 +2,7 @@
 #include "server/tokenizer/incremental_detokenizer.h"
 
 #include <random>
+#include <set>
 
 #include "server/tokenizer/unicode.h"
 #include "tests/unit/server/tokenizer/test_files.h"
@@ -49,7 +50,9 @@ TEST_P(DetokenizerTest, RandomIds) {
   for (int32_t id = 0; id < tokenizer->vocab_size(); ++id) {
     if (unicode::FindInvalid(tokenizer->TokenBytes(id)) != absl::string_view::npos) broken.push_back(id);
   }
-  EXPECT_FALSE(broken.empty() && GetParam() != "metaspace");
+  static const auto* const kWithoutBytes =
+      new std::set<std::string>{"metaspace", "unigram", "spm_unigram", "spm_bpe_rules"};
+  EXPECT_EQ(broken.empty(), kWithoutBytes->contains(GetParam()));
   for (int round = 0; round < 4000; ++round) {
     std::vector<int32_t> ids(rng() % 20);
     for (int32_t& id : ids) {

@@ -23,13 +23,19 @@ inline std::string ReadFile(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(in), {});
 }
 
-// The tokenizers that make_vectors.py trained.
-inline std::vector<std::string> TokenizerFamilies() {
+// The tokenizers that make_vectors.py trained and stored in a file of this name.
+inline std::vector<std::string> FamiliesIn(const std::string& file) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(GoldenPath("tokenizer"))) {
-    if (std::filesystem::exists(entry.path() / "tokenizer.json"))
-      names.push_back(entry.path().filename().string());
+    if (std::filesystem::exists(entry.path() / file)) names.push_back(entry.path().filename().string());
   }
+  return names;
+}
+
+// All of them.
+inline std::vector<std::string> TokenizerFamilies() {
+  std::vector<std::string> names = FamiliesIn("tokenizer.json");
+  for (std::string& name : FamiliesIn("tokenizer.model")) names.push_back(std::move(name));
   return names;
 }
 
