@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint32_t kOutBytes = 128 * 1024;  // of one CTA
 
-constexpr char kPrologue[] = R"(.version 8.7
+constexpr char kPrologue[] = R"(.version 8.8
 .target %s
 .address_size 64
 .extern .shared .align 1024 .b8 tile[];
@@ -25,16 +25,16 @@ constexpr char kPrologue[] = R"(.version 8.7
                   .param .u64 extra_p, .param .u32 bytes_p, .param .u32 idesc_p)
 {
   .reg .pred %%p<32>, %%leader, %%first_warp;
-  .reg .b32 %%x<400>, %%tid, %%warp, %%lane, %%rank, %%tile, %%tmem, %%idesc, %%bytes, %%at;
+  .reg .b32 %%x<400>, %%thread, %%warp, %%lane, %%rank, %%tile, %%tmem, %%idesc, %%bytes, %%at;
   .reg .b64 %%y<64>, %%a, %%b, %%extra, %%out, %%image, %%base;
   .reg .f32 %%f<400>;
   .shared .align 8 .b64 bar;
   .shared .align 4 .b32 slot;
-  mov.u32 %%tid, %%tid.x;
-  shr.u32 %%warp, %%tid, 5;
-  and.b32 %%lane, %%tid, 31;
+  mov.u32 %%thread, %%tid.x;
+  shr.u32 %%warp, %%thread, 5;
+  and.b32 %%lane, %%thread, 31;
   mov.u32 %%rank, %%cluster_ctarank;
-  setp.eq.u32 %%leader, %%tid, 0;
+  setp.eq.u32 %%leader, %%thread, 0;
   setp.eq.u32 %%first_warp, %%warp, 0;
   mov.u32 %%tile, tile;
   ld.param.u64 %%out, [out_p];
@@ -56,7 +56,7 @@ constexpr char kPrologue[] = R"(.version 8.7
   ld.param.u64 %%image, [odd_image_p];
 EVEN:
   ld.param.u32 %%bytes, [bytes_p];
-  shl.b32 %%at, %%tid, 4;
+  shl.b32 %%at, %%thread, 4;
   mov.u32 %%x5, %%ntid.x;
   shl.b32 %%x5, %%x5, 4;
 COPY:
@@ -134,7 +134,7 @@ std::string StoreAccumulator(int columns, int column) {
   std::string body = R"(
   shl.b32 %x90, %warp, 21;
   add.u32 %x90, %x90, %tmem;
-  mul.wide.u32 %y50, %tid, )" +
+  mul.wide.u32 %y50, %thread, )" +
                      std::to_string(4 * columns) + R"(;
   add.u64 %y50, %y50, %out;
 )";

@@ -34,7 +34,7 @@ struct MiniArguments {
 };
 
 // PTX of a kernel `k` for sm_100a with `body` in it. Registers that the body finds:
-//   %tid, %warp, %lane, %rank (of the CTA), %tile (shared address of the image), %tmem (address of 512 columns)
+//   %thread, %warp, %lane, %rank (of the CTA), %tile (shared address of the image), %tmem (address of 512 columns)
 //   %a, %b (descriptors of the image's place), %idesc, %extra, %out (global, of this CTA: 64 KB each)
 //   %leader: predicate of thread 0;  bar: mbarrier of one arrival in shared memory
 //   scratch: %p<>, %x<> (b32), %y<> (b64), %f<>

@@ -69,7 +69,7 @@ void RunCase(const Case& c, AsyncPolicy async) {
   const std::string store = path == DataPath::kF ? absl::StrFormat(R"(
   shl.b32 %%x90, %%warp, 21;
   add.u32 %%x90, %%x90, %%tmem;
-  mul.wide.u32 %%y50, %%tid, %d;
+  mul.wide.u32 %%y50, %%thread, %d;
   add.u64 %%y50, %%y50, %%out;
   mov.u32 %%x91, 0;
 COLUMNS:
@@ -219,7 +219,7 @@ TEST(Tcgen05MmaTest, AFromTensorMemory) {
   arguments.idesc = *EncodeInstructionDescriptor(MmaKind::kF16, desc);
   // Row r of A is (r % 4, 1, r % 4, 1, ...): words 0x3f80 << 16 | bf16(r % 4).
   const std::string body = R"(
-  and.b32 %x0, %tid, 3;
+  and.b32 %x0, %thread, 3;
   cvt.rn.f32.u32 %f0, %x0;
   mov.b32 %x1, %f0;
   shr.u32 %x1, %x1, 16;

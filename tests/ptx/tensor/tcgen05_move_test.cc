@@ -52,7 +52,7 @@ TEST(Tcgen05MoveTest, StoresOfEveryShape) {
       const bool two = shape == TmemShape::k16x32bx2;
       std::string body = Clear(64);
       for (int r = 0; r < registers; ++r) {
-        absl::StrAppendFormat(&body, "  mad.lo.u32 %%x%d, %%tid, 1000, %d;\n", 200 + r, r + 1);
+        absl::StrAppendFormat(&body, "  mad.lo.u32 %%x%d, %%thread, 1000, %d;\n", 200 + r, r + 1);
       }
       absl::StrAppendFormat(
           &body, "  tcgen05.st.sync.aligned.%s.x%d%s.b32 [%%x90], %s%s;\n  tcgen05.wait::st.sync.aligned;\n",
@@ -92,7 +92,7 @@ TEST(Tcgen05MoveTest, LoadsBringBackWhatStoresPut) {
 )",
                                            half << 16);
         for (int r = 0; r < registers; ++r) {
-          absl::StrAppendFormat(&body, "  mad.lo.u32 %%x%d, %%tid, 1000, %d;\n", 200 + r, r + 1);
+          absl::StrAppendFormat(&body, "  mad.lo.u32 %%x%d, %%thread, 1000, %d;\n", 200 + r, r + 1);
         }
         absl::StrAppendFormat(
             &body,
@@ -104,7 +104,7 @@ TEST(Tcgen05MoveTest, LoadsBringBackWhatStoresPut) {
             "  tcgen05.ld.sync.aligned.%s.x%d%s.b32 %s, [%%x90]%s;\n  tcgen05.wait::ld.sync.aligned;\n",
             Name(shape), num, packed ? ".pack::16b" : "", RegisterList("%x", 100, registers),
             two ? ", 128" : "");
-        absl::StrAppendFormat(&body, "  mul.wide.u32 %%y50, %%tid, %d;\n  add.u64 %%y50, %%y50, %%out;\n",
+        absl::StrAppendFormat(&body, "  mul.wide.u32 %%y50, %%thread, %d;\n  add.u64 %%y50, %%y50, %%out;\n",
                               4 * registers);
         for (int r = 0; r < registers; ++r) {
           absl::StrAppendFormat(&body, "  st.global.b32 [%%y50 + %d], %%x%d;\n", 4 * r, 100 + r);

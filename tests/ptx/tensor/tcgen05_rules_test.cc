@@ -137,7 +137,7 @@ TEST(Tcgen05RulesTest, MmaOverAnotherWarpsLoadWithoutFence) {
 TEST(Tcgen05RulesTest, CommitByAnotherThreadSaysNothing) {
   EXPECT_THAT(Fault(Join({kAddress, R"(
   setp.ne.u32 %p1, 0, 0;
-  setp.eq.u32 %p3, %tid, 32;
+  setp.eq.u32 %p3, %thread, 32;
   @!%leader bra ISSUED;
   tcgen05.mma.cta_group::1.kind::f16 [%tmem], %a, %b, %idesc, %p1;
 ISSUED:
@@ -284,7 +284,7 @@ ISSUED:
 TEST(Tcgen05RulesTest, OrdinaryStoreWithoutProxyFence) {
   EXPECT_THAT(Fault(Join({R"(
   mov.u32 %x0, 0;
-  shl.b32 %x1, %tid, 2;
+  shl.b32 %x1, %thread, 2;
   add.u32 %x1, %x1, %tile;
   st.shared.b32 [%x1], %x0;
   bar.sync 0;

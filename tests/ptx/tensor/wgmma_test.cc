@@ -45,7 +45,7 @@ std::string Instruction(const Case& c, std::string_view a, std::string_view b) {
 
 std::string StoreRegisters(int registers) {
   std::string body =
-      absl::StrFormat("  mul.wide.u32 %%y50, %%tid, %d;\n  add.u64 %%y50, %%y50, %%out;\n", 4 * registers);
+      absl::StrFormat("  mul.wide.u32 %%y50, %%thread, %d;\n  add.u64 %%y50, %%y50, %%out;\n", 4 * registers);
   for (int r = 0; r < registers; ++r)
     absl::StrAppendFormat(&body, "  st.global.b32 [%%y50 + %d], %%x%d;\n", 4 * r, 100 + r);
   return body;
@@ -77,7 +77,7 @@ void RunCase(const Case& c, AsyncPolicy async = AsyncPolicy::kLazy) {
   for (int reg = 0; reg < 4; ++reg) {
     absl::StrAppendFormat(
         &body,
-        "  shl.b32 %%x0, %%tid, 2;\n  add.u32 %%x0, %%x0, %%tile;\n  ld.shared.b32 %%x%d, [%%x0 + %d];\n",
+        "  shl.b32 %%x0, %%thread, 2;\n  add.u32 %%x0, %%x0, %%tile;\n  ld.shared.b32 %%x%d, [%%x0 + %d];\n",
         10 + reg, kFragments + 512 * reg);
   }
   const std::string_view a_operand = c.a_in_registers ? "{%x10, %x11, %x12, %x13}" : "%a";
