@@ -27,6 +27,17 @@ const char* CheckShapes(const GroupedGemmParams& p) {
   return nullptr;
 }
 
+// Tiles of 128 slots are multiplied by wgmma, which is Hopper's alone.
+bool HasWgmma() {
+  static const bool has = [] {
+    int device = 0, major = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    return major == 9;
+  }();
+  return has;
+}
+
 // All but tiles_per_cta.
 GemmGeometry MakeGeometry(const PackedWeights& w) {
   GemmGeometry g = {};
@@ -54,8 +65,8 @@ int32_t ChooseTileSlots(int64_t slots, const PackedWeights& weights) {
         (each + tile_slots - 1) / tile_slots * std::min<int64_t>(slots, weights.num_matrices);
     return (g.row_tiles + TilesPerCta(g, tile_slots) - 1) / TilesPerCta(g, tile_slots) * tiles;
   };
-  // A tile of 128, even two thirds full, does more a second than two of 64. One of its CTAs fills an SM.
-  if (each > 80 && ctas(128) >= kSms) return 128;
+  // A tile of 128, even a third full, does more a second than the small ones. One of its CTAs fills an SM.
+  if (each > 32 && ctas(128) >= kSms && HasWgmma()) return 128;
   int32_t tile = each <= 8 ? 8 : each <= 16 ? 16 : each <= 32 ? 32 : 64;
   while (tile > 8 && ctas(tile) < 2 * kSms) tile /= 2;
   return tile;
@@ -69,7 +80,10 @@ const char* GroupedGemm(const GroupedGemmParams& params, cudaStream_t stream) {
   GemmGeometry g = MakeGeometry(w);
   g.tiles_per_cta = TilesPerCta(g, params.tile_slots);
   const dim3 grid((g.row_tiles + g.tiles_per_cta - 1) / g.tiles_per_cta, tiles);
-  const auto launch = w.format == WeightFormat::kNvfp4 ? LaunchGroupedGemmNvfp4 : LaunchGroupedGemmBf16;
+  if (params.tile_slots == 128 && !HasWgmma()) return "grouped gemm: tile_slots 128 needs sm_90";
+  const auto launch = params.tile_slots == 128           ? LaunchGroupedGemmLargeSm90
+                      : w.format == WeightFormat::kNvfp4 ? LaunchGroupedGemmNvfp4
+                                                         : LaunchGroupedGemmBf16;
   const cudaError_t status = launch(params, g, grid, stream);
   return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
 }

@@ -30,7 +30,7 @@ struct GroupedGemmParams {
   GemmEpilogue epilogue = GemmEpilogue::kStore;
 
   int32_t num_slots = 0;
-  int32_t tile_slots = 8;  // most slots of a tile: 8, 16, 32, 64 or 128
+  int32_t tile_slots = 8;  // most slots of a tile: 8, 16, 32, 64; on sm_90 also 128
   // For several matrices: device arrays made by SortByExpert for the same tile_slots; else null.
   const int32_t* tile_expert = nullptr;   // [max_tiles]
   const int2* tile_slot_range = nullptr;  // [max_tiles] first slot, end

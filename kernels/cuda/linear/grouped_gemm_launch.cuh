@@ -3,7 +3,6 @@
 
 #include <utility>
 
-#include "kernels/cuda/linear/grouped_gemm_large_sm90.cuh"
 #include "kernels/cuda/linear/grouped_gemm_launch.h"
 #include "kernels/cuda/linear/grouped_gemm_sm90.cuh"
 
@@ -27,18 +26,6 @@ cudaError_t LaunchOne(const GroupedGemmParams& params, const GemmGeometry& geome
 }
 
 template <WeightFormat kFormat, GemmEpilogue kEpilogue>
-cudaError_t LaunchLarge(const GroupedGemmParams& params, const GemmGeometry& geometry, dim3 grid,
-                        cudaStream_t stream) {
-  auto* kernel = GroupedGemmLargeKernel<kFormat, kEpilogue>;
-  constexpr int32_t kShared = LargeTile<kFormat>::kSharedBytes;
-  static const cudaError_t configured =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
-  if (configured != cudaSuccess) return configured;
-  kernel<<<grid, 32 * kGemmWarps, kShared, stream>>>(params, geometry);
-  return cudaGetLastError();
-}
-
-template <WeightFormat kFormat, GemmEpilogue kEpilogue>
 cudaError_t LaunchTile(const GroupedGemmParams& params, const GemmGeometry& geometry, dim3 grid,
                        cudaStream_t stream) {
   switch (params.tile_slots) {
@@ -50,8 +37,6 @@ cudaError_t LaunchTile(const GroupedGemmParams& params, const GemmGeometry& geom
       return LaunchOne<kFormat, 4, kEpilogue>(params, geometry, grid, stream);
     case 64:
       return LaunchOne<kFormat, 8, kEpilogue>(params, geometry, grid, stream);
-    case 128:
-      return LaunchLarge<kFormat, kEpilogue>(params, geometry, grid, stream);
   }
   return cudaErrorInvalidValue;
 }

@@ -15,6 +15,10 @@ cudaError_t LaunchGroupedGemmNvfp4(const GroupedGemmParams& params, const GemmGe
 cudaError_t LaunchGroupedGemmBf16(const GroupedGemmParams& params, const GemmGeometry& geometry, dim3 grid,
                                   cudaStream_t stream);
 
+// Tiles of 128 slots, both formats.
+cudaError_t LaunchGroupedGemmLargeSm90(const GroupedGemmParams& params, const GemmGeometry& geometry,
+                                       dim3 grid, cudaStream_t stream);
+
 }  // namespace tessera::cuda
 
 #endif  // TESSERA_KERNELS_CUDA_LINEAR_GROUPED_GEMM_LAUNCH_H_

@@ -116,18 +116,23 @@ __device__ int32_t ExclusiveScan(int32_t value, int32_t* warp_sums, int32_t* tot
   return before + sum - value;
 }
 
-// Thread e counts and places the pairs of expert e: each expert's thread reads all pairs in order, which is stable
-// without atomics. Pairs are staged through shared memory.
+// A stable counting sort by one CTA. Thread e looks after expert e; pairs are placed kSortThreads at a time, a pair's place
+// being the expert's next one, plus the expert's pairs in earlier warps, plus those in earlier lanes.
 __global__ void __launch_bounds__(kSortThreads, 1)
     SortKernel(const int32_t* experts, int32_t pairs, int32_t top_k, int32_t num_experts, int32_t tile_slots,
                const __grid_constant__ SortedSlots out) {
-  constexpr int32_t kStage = 4096;
-  __shared__ int32_t stage[kStage];
-  __shared__ int32_t counts[kMostExperts], warp_sums[kSortThreads / 32];
-  const int32_t expert = threadIdx.x;
+  constexpr int32_t kWarps = kSortThreads / 32;
+  // [warp][expert, to an even number]: first the warp's pairs of the expert, then those of the warps before it.
+  extern __shared__ uint32_t warp_table[];
+  __shared__ int32_t counts[kMostExperts], begins[kMostExperts], warp_sums[kWarps];
+  const int32_t stride = (num_experts + 1) / 2 * 2;
+  uint16_t* in_warp = reinterpret_cast<uint16_t*>(warp_table);
+  const int32_t expert = threadIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   counts[expert] = 0;
   __syncthreads();
-  for (int32_t i = threadIdx.x; i < pairs; i += kSortThreads) atomicAdd(&counts[experts[i]], 1);  // integers: any order
+  for (int32_t i = threadIdx.x; i < pairs; i += kSortThreads) {
+    atomicAdd(&counts[experts[i]], 1);  // integers: any order
+  }
   __syncthreads();
   const int32_t count = counts[expert];
   int32_t total;
@@ -141,22 +146,37 @@ __global__ void __launch_bounds__(kSortThreads, 1)
         make_int2(first + i * tile_slots, min(first + (i + 1) * tile_slots, first + count));
   }
   int32_t next = first;
-  for (int32_t base = 0; base < pairs; base += kStage) {
-    const int32_t staged = min(kStage, pairs - base);
+  for (int32_t base = 0; base < pairs; base += kSortThreads) {
+    const int32_t pair = base + threadIdx.x;
+    const int32_t mine = pair < pairs ? experts[pair] : -1;
+    for (int32_t i = threadIdx.x; i < kWarps * stride / 2; i += kSortThreads) warp_table[i] = 0;
     __syncthreads();
-    for (int32_t i = threadIdx.x; i < staged; i += kSortThreads) stage[i] = experts[base + i];
+    const uint32_t same = __match_any_sync(~0u, mine);
+    const int32_t rank = __popc(same & ((1u << lane) - 1));
+    if (mine >= 0 && rank == 0) in_warp[warp * stride + mine] = static_cast<uint16_t>(__popc(same));
     __syncthreads();
-    if (next == first + count) continue;
-    for (int32_t i = 0; i < staged; ++i) {
-      if (stage[i] != expert) continue;
-      out.slot_token[next] = (base + i) / top_k;
-      out.token_slot[base + i] = next++;
+    if (expert < num_experts) {
+      int32_t before = 0;
+      for (int32_t w = 0; w < kWarps; ++w) {
+        const int32_t here = in_warp[w * stride + expert];
+        in_warp[w * stride + expert] = static_cast<uint16_t>(before);
+        before += here;
+      }
+      begins[expert] = next;
+      next += before;
     }
+    __syncthreads();
+    if (mine >= 0) {
+      const int32_t slot = begins[mine] + in_warp[warp * stride + mine] + rank;
+      out.slot_token[slot] = pair / top_k;
+      out.token_slot[pair] = slot;
+    }
+    __syncthreads();  // before the table is cleared
   }
 }
 
-__global__ void CombineKernel(const float* rows, const int32_t* token_slot, const float* weights, int32_t top_k,
-                              int32_t dim, float* residual) {
+__global__ void CombineKernel(const float* rows, const int32_t* token_slot, const float* weights,
+                              int32_t top_k, int32_t dim, float* residual) {
   const int64_t token = blockIdx.x;
   for (int32_t i = threadIdx.x; i < dim; i += blockDim.x) {
     float sum = 0.0f;
@@ -197,7 +217,13 @@ const char* SortByExpert(const int32_t* experts, int32_t tokens, int32_t top_k, 
                          int32_t tile_slots, const SortedSlots& out, cudaStream_t stream) {
   if (tokens < 1 || top_k < 1 || tile_slots < 1) return "sort by expert: sizes must be positive";
   if (num_experts < 1 || num_experts > kMostExperts) return "sort by expert: num_experts must be 1 to 1024";
-  SortKernel<<<1, kSortThreads, 0, stream>>>(experts, tokens * top_k, top_k, num_experts, tile_slots, out);
+  constexpr int32_t kMostShared = kSortThreads / 32 * kMostExperts * 2;
+  static const cudaError_t configured =
+      cudaFuncSetAttribute(SortKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostShared);
+  if (configured != cudaSuccess) return cudaGetErrorString(configured);
+  const int32_t shared = kSortThreads / 32 * ((num_experts + 1) / 2 * 2) * 2;
+  SortKernel<<<1, kSortThreads, shared, stream>>>(experts, tokens * top_k, top_k, num_experts, tile_slots,
+                                                  out);
   return Last();
 }
 
