@@ -24,7 +24,8 @@ std::string DescribeAttention(const AttentionSpec& attention) {
     }
   }
   if (attention.rope.style == RopeStyle::kNone) absl::StrAppend(&text, ", no positions");
-  if (attention.qk_norm) absl::StrAppend(&text, ", QK norm");
+  if (attention.qk_norm)
+    absl::StrAppend(&text, ", QK norm", attention.qk_norm_all_heads ? " over all heads" : "");
   if (attention.sinks) absl::StrAppend(&text, ", sinks");
   if (attention.sliding_window > 0) absl::StrAppend(&text, ", window ", attention.sliding_window);
   return text;

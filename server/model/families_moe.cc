@@ -1,4 +1,5 @@
-// Mixture-of-experts transformers with grouped attention. Sources: transformers, models/{qwen3_moe,mixtral,gpt_oss},
+// Mixture-of-experts transformers with grouped attention. Sources: transformers, models/{qwen3_moe,mixtral,olmoe,
+// minimax_m2,gpt_oss},
 // and for gpt-oss openai/gpt-oss, gpt_oss/torch/model.py.
 #include <algorithm>
 
@@ -8,6 +9,8 @@ namespace tessera {
 namespace {
 
 constexpr double kMixtralTheta = 1e6;
+constexpr double kMiniMaxTheta = 5e6;
+constexpr double kOlmoeTheta = 1e4;
 constexpr double kGptOssTheta = 150000.0;
 
 // RMSNorm on each query and key head; a layer is MoE unless mlp_only_layers lists it or decoder_sparse_step skips
@@ -68,6 +71,14 @@ MlpSpec ReadLocalExperts(ConfigKeys& keys) {
   return moe;
 }
 
+void SetMixtralNames(TensorNames* names) {
+  names->router = "block_sparse_moe.gate";
+  names->experts = "block_sparse_moe.experts";
+  names->gate = "w1";
+  names->up = "w3";
+  names->down = "w2";
+}
+
 ModelSpec ReadMixtral(FamilyConfig& config) {
   ConfigKeys& keys = config.keys();
   ModelSpec spec = config.Sizes();
@@ -76,11 +87,43 @@ ModelSpec ReadMixtral(FamilyConfig& config) {
   MlpSpec moe = ReadLocalExperts(keys);
   moe.router.renormalize = true;
   for (LayerSpec& layer : spec.layers) layer = {attention, moe};
-  spec.names.router = "block_sparse_moe.gate";
-  spec.names.experts = "block_sparse_moe.experts";
-  spec.names.gate = "w1";
-  spec.names.up = "w3";
-  spec.names.down = "w2";
+  SetMixtralNames(&spec.names);
+  return spec;
+}
+
+// One norm for all heads of a query or key, softmax over all experts, kept as it is unless "norm_topk_prob".
+ModelSpec ReadOlmoe(FamilyConfig& config) {
+  ConfigKeys& keys = config.keys();
+  ModelSpec spec = config.Sizes();
+  AttentionSpec attention = config.GroupedAttention(spec, {.default_theta = kOlmoeTheta});
+  attention.qk_norm = attention.qk_norm_all_heads = true;
+  attention.qkv_bias = attention.output_bias = keys.Bool("attention_bias", false);
+  keys.Only("clip_qkv", nullptr);
+  MlpSpec moe = ReadLocalExperts(keys);
+  moe.router.renormalize = keys.Bool("norm_topk_prob", false);
+  for (LayerSpec& layer : spec.layers) layer = {attention, moe};
+  return spec;
+}
+
+// MiniMax-M2: one norm for all heads of a query or key, partial rotary positions, sigmoid scores with a correction.
+ModelSpec ReadMiniMaxM2(FamilyConfig& config) {
+  ConfigKeys& keys = config.keys();
+  ModelSpec spec = config.Sizes();
+  keys.Only("scoring_func", "sigmoid");
+  keys.Only("use_routing_bias", true);
+  keys.Only("use_qk_norm", true);
+  keys.Only("qk_norm_type", "per_layer");
+  keys.Only("shared_intermediate_size", 0);
+  keys.IntList("attn_type_list", 1, 1);  // 1: softmax attention
+  AttentionSpec attention = config.GroupedAttention(spec, {.default_theta = kMiniMaxTheta, .partial = true});
+  attention.qk_norm = attention.qk_norm_all_heads = true;
+  MlpSpec moe = ReadLocalExperts(keys);
+  moe.router.score = RouterScore::kSigmoid;
+  moe.router.selection_bias = true;
+  moe.router.renormalize = true;
+  for (LayerSpec& layer : spec.layers) layer = {attention, moe};
+  SetMixtralNames(&spec.names);
+  spec.names.selection_bias = "block_sparse_moe.e_score_correction_bias";
   return spec;
 }
 
@@ -117,6 +160,8 @@ ModelSpec ReadGptOss(FamilyConfig& config) {
 const std::vector<Family>& MoeFamilies() {
   static const std::vector<Family> kFamilies = {{"Qwen3MoeForCausalLM", ReadQwen3Moe},
                                                 {"MixtralForCausalLM", ReadMixtral},
+                                                {"OlmoeForCausalLM", ReadOlmoe},
+                                                {"MiniMaxM2ForCausalLM", ReadMiniMaxM2},
                                                 {"GptOssForCausalLM", ReadGptOss}};
   return kFamilies;
 }

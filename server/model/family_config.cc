@@ -97,7 +97,9 @@ RopeConfig FamilyConfig::Rope(int32_t dim, int64_t max_position, const RopeOptio
   int32_t rotary_dim = dim;
   if (options.partial) {
     ConfigKeys& partial_keys = rope.Has("partial_rotary_factor") ? rope : keys_;
-    rotary_dim = static_cast<int32_t>(dim * partial_keys.Number("partial_rotary_factor", 0, 1, 1.0));
+    rotary_dim = keys_.Has("rotary_dim") && !partial_keys.Has("partial_rotary_factor")
+                     ? static_cast<int32_t>(keys_.Int("rotary_dim", 2, dim))
+                     : static_cast<int32_t>(dim * partial_keys.Number("partial_rotary_factor", 0, 1, 1.0));
     if (rotary_dim < 2 || rotary_dim % 2 != 0) {
       partial_keys.Problem(absl::StrCat("\"partial_rotary_factor\" makes ", rotary_dim, " of ", dim,
                                         " elements of a head rotate; expected an even number above 0"));

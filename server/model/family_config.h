@@ -24,7 +24,7 @@ inline constexpr int64_t kMaxExperts = 1 << 16;
 struct RopeOptions {
   RopeStyle style = RopeStyle::kHalf;
   std::optional<double> default_theta;  // where the family may leave "rope_theta" out
-  bool partial = false;                 // "partial_rotary_factor" may be less than 1
+  bool partial = false;  // "partial_rotary_factor" may be less than 1, or "rotary_dim" than the head
 };
 
 struct RopeConfig {

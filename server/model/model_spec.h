@@ -49,7 +49,8 @@ struct AttentionSpec {
   int32_t num_kv_heads = 0;  // kGrouped
   int32_t head_dim = 0;      // of queries and keys; kLatent: nope_dim + rope_dim
   float softmax_scale = 0.0f;
-  bool qk_norm = false;  // RMSNorm over head_dim of q and k, before rope
+  bool qk_norm = false;            // RMSNorm over head_dim of q and k, before rope
+  bool qk_norm_all_heads = false;  // qk_norm over the elements of all heads together
   bool qkv_bias = false;
   bool output_bias = false;
   int32_t sliding_window = 0;  // 0: all earlier tokens; else the last this many, the token itself included
@@ -122,6 +123,7 @@ struct LayerSpec {
 // 2 * intermediate, hidden] and "EXPERTS.down_proj", or either with its last two dimensions exchanged).
 struct TensorNames {
   std::string router = "mlp.gate";
+  std::string selection_bias = "mlp.gate.e_score_correction_bias";
   std::string experts = "mlp.experts";
   std::string shared_expert = "mlp.shared_experts";
   std::string gate = "gate_proj", up = "up_proj", down = "down_proj";  // of an expert that stands alone

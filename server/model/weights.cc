@@ -98,7 +98,7 @@ void FindMlp(const ModelSpec& spec, const MlpSpec& mlp, const std::string& prefi
   layer->router = finder.Linear(router, mlp.num_experts, spec.hidden_size, true);
   if (mlp.router.bias) layer->router_bias = finder.Vector(router + ".bias", mlp.num_experts);
   if (mlp.router.selection_bias) {
-    layer->selection_bias = finder.Vector(router + ".e_score_correction_bias", mlp.num_experts);
+    layer->selection_bias = finder.Vector(prefix + spec.names.selection_bias, mlp.num_experts);
   }
   for (int32_t e = 0; e < mlp.num_experts; ++e) layer->experts.push_back(experts.Expert(e));
   if (mlp.shared_intermediate_size > 0) {
@@ -120,8 +120,9 @@ void FindGrouped(const AttentionSpec& attention, int64_t hidden, const std::stri
     layer->v_bias = finder.Vector(attn + "v_proj.bias", kv_size);
   }
   if (attention.qk_norm) {
-    layer->q_norm = finder.Vector(attn + "q_norm.weight", attention.head_dim);
-    layer->k_norm = finder.Vector(attn + "k_norm.weight", attention.head_dim);
+    const bool all = attention.qk_norm_all_heads;
+    layer->q_norm = finder.Vector(attn + "q_norm.weight", all ? query_size : attention.head_dim);
+    layer->k_norm = finder.Vector(attn + "k_norm.weight", all ? kv_size : attention.head_dim);
   }
 }
 

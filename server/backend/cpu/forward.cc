@@ -163,7 +163,10 @@ absl::Status Forward::AttendGrouped(const StepInput& step, const AttentionSpec& 
   absl::Status status = LinearGroup({normed_.data(), hidden_size, tokens}, projections,
                                     Scratch(LinearWorkspaceBytes(tokens, hidden_size)), pool_);
   if (!status.ok()) return status;
-  if (spec.qk_norm) {
+  if (spec.qk_norm && spec.qk_norm_all_heads) {
+    status = RmsNorm(q, q_stride, tokens, q_stride, layer.q_norm.data(), eps, q, q_stride, pool_);
+    status.Update(RmsNorm(k, kv_stride, tokens, kv_stride, layer.k_norm.data(), eps, k, kv_stride, pool_));
+  } else if (spec.qk_norm) {
     status = HeadRmsNorm(q, q_stride, tokens, q_heads, head_dim, layer.q_norm.data(), eps, pool_);
     status.Update(HeadRmsNorm(k, kv_stride, tokens, kv_heads, head_dim, layer.k_norm.data(), eps, pool_));
   }

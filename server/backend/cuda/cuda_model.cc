@@ -32,6 +32,7 @@ absl::Status CheckLayer(const LayerSpec& spec) {
       {attention.kind != AttentionKind::kGrouped, "latent attention"},
       {attention.qkv_bias || attention.output_bias, "attention biases"},
       {attention.sinks, "attention sinks"},
+      {attention.qk_norm_all_heads, "a norm over all query heads"},
       {attention.rope.style == RopeStyle::kNone, "attention without rotary positions"},
       {mlp.bias, "biases of an MLP"},
       {mlp.activation.limit != plain.limit || mlp.activation.sigmoid_scale != plain.sigmoid_scale ||

@@ -20,8 +20,10 @@ from transformers.models.glm4_moe import modeling_glm4_moe
 from transformers.models.glm4_moe_lite import modeling_glm4_moe_lite
 from transformers.models.gpt_oss import modeling_gpt_oss
 from transformers.models.llama import modeling_llama
+from transformers.models.minimax_m2 import modeling_minimax_m2
 from transformers.models.mistral import modeling_mistral
 from transformers.models.mixtral import modeling_mixtral
+from transformers.models.olmoe import modeling_olmoe
 from transformers.models.qwen2 import modeling_qwen2
 from transformers.models.qwen3 import modeling_qwen3
 from transformers.models.smollm3 import modeling_smollm3
@@ -104,7 +106,18 @@ def softmax_router(self, x):
     logits = torch.nn.functional.linear(bf16(x.reshape(-1, self.hidden_dim)), self.weight)
     Margin.note(logits, self.top_k)
     value, index = torch.softmax(logits, -1).topk(self.top_k, -1)
-    return logits, value / value.sum(-1, keepdim=True), index
+    if getattr(self, "norm_topk_prob", True):  # Mixtral has no choice
+        value = value / value.sum(-1, keepdim=True)
+    return logits, value, index
+
+
+def corrected_router(self, x, correction):
+    logits = torch.nn.functional.linear(bf16(x.reshape(-1, self.hidden_dim)), self.weight)
+    scores = logits.sigmoid()
+    Margin.note(scores + correction, self.top_k)
+    index = (scores + correction).topk(self.top_k, -1).indices
+    weight = scores.gather(1, index)
+    return logits, weight / weight.sum(-1, keepdim=True), index
 
 
 def plain_router(self, x):
@@ -150,7 +163,8 @@ def clamped_experts(self, x, index, weight):
     return out
 
 
-ROUTERS = {"MixtralTopKRouter": softmax_router, "GptOssTopKRouter": selected_router,
+ROUTERS = {"MixtralTopKRouter": softmax_router, "OlmoeTopKRouter": softmax_router,
+           "MiniMaxM2TopKRouter": corrected_router, "GptOssTopKRouter": selected_router,
            "Glm4MoeTopkRouter": sigmoid_router, "Glm4MoeLiteTopkRouter": sigmoid_router,
            "DeepseekV3TopkRouter": sigmoid_router, "DeepseekV2TopkRouter": plain_router}
 
@@ -239,6 +253,13 @@ FAMILIES = {
                                        tie_word_embeddings=True, rope_parameters=rope())),
     "mixtral": (modeling_mixtral, dict(num_hidden_layers=2, intermediate_size=48, head_dim=16, num_local_experts=4,
                                        num_experts_per_tok=2, rope_parameters=rope(theta=1e6))),
+    # One norm for all heads of a query or key; weights that are not renormalised.
+    "olmoe": (modeling_olmoe, dict(num_hidden_layers=2, intermediate_size=16, num_experts=6, num_experts_per_tok=3,
+                                   norm_topk_prob=False, rope_parameters=rope())),
+    # The same norm, half of each head rotates, sigmoid scores with a correction.
+    "minimax_m2": (modeling_minimax_m2, dict(
+        num_hidden_layers=2, intermediate_size=16, head_dim=16, num_local_experts=6, num_experts_per_tok=3,
+        rope_parameters=rope(theta=5e6, partial_rotary_factor=0.5))),
     # Windows and full attention in turn, sinks, biases everywhere, stacked experts whose matrices are square, YaRN
     # without rounded bounds; a limit that clamps.
     "gpt_oss": (modeling_gpt_oss, dict(
@@ -281,7 +302,8 @@ FAMILIES = {
         kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=8, v_head_dim=16, n_routed_experts=4,
         num_experts_per_tok=2, mlp_layer_types=["sparse", "dense"], rope_parameters=rope(theta=1e6))),
 }
-QUANTIZED = {"mixtral": ["nvfp4"], "gpt_oss": ["nvfp4", "mxfp4"], "glm4_moe": ["nvfp4"], "deepseek_v3": ["nvfp4"]}
+QUANTIZED = {"mixtral": ["nvfp4"], "gpt_oss": ["nvfp4", "mxfp4"], "glm4_moe": ["nvfp4"], "deepseek_v3": ["nvfp4"],
+             "minimax_m2": ["nvfp4"]}
 
 
 def fill(model, transposed_experts):

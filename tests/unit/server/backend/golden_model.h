@@ -25,11 +25,12 @@ inline std::string GoldenDirectory(const std::string& name) {
 }
 
 inline std::vector<std::string> TinyModels() {
-  return {"moe_bf16",      "moe_nvfp4",        "mixed_bf16",        "mixed_nvfp4",       "bias_bf16",
-          "bias_nvfp4",    "llama_bf16",       "mistral_bf16",      "qwen2_bf16",        "qwen3_bf16",
-          "mixtral_bf16",  "mixtral_nvfp4",    "gpt_oss_bf16",      "gpt_oss_nvfp4",     "gpt_oss_mxfp4",
-          "glm4_moe_bf16", "glm4_moe_nvfp4",   "deepseek_v3_bf16",  "deepseek_v3_nvfp4", "moonlight_bf16",
-          "smollm3_bf16",  "deepseek_v2_bf16", "glm4_moe_lite_bf16"};
+  return {"moe_bf16",        "moe_nvfp4",        "mixed_bf16",         "mixed_nvfp4",       "bias_bf16",
+          "bias_nvfp4",      "llama_bf16",       "mistral_bf16",       "qwen2_bf16",        "qwen3_bf16",
+          "mixtral_bf16",    "mixtral_nvfp4",    "gpt_oss_bf16",       "gpt_oss_nvfp4",     "gpt_oss_mxfp4",
+          "glm4_moe_bf16",   "glm4_moe_nvfp4",   "deepseek_v3_bf16",   "deepseek_v3_nvfp4", "moonlight_bf16",
+          "smollm3_bf16",    "deepseek_v2_bf16", "glm4_moe_lite_bf16", "olmoe_bf16",        "minimax_m2_bf16",
+          "minimax_m2_nvfp4"};
 }
 
 // Block tables of the tests' sequences.

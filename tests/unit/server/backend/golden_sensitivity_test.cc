@@ -45,6 +45,8 @@ const Change kChanges[] = {
     {"deepseek_v3_nvfp4", "/routed_scaling_factor", 2.4},
     {"moonlight_bf16", "/rope_interleave", true},
     {"smollm3_bf16", "/no_rope_layers/1", 1},
+    {"olmoe_bf16", "/norm_topk_prob", true},
+    {"minimax_m2_bf16", "/rope_parameters/partial_rotary_factor", 0.25},
     {"deepseek_v2_bf16", "/routed_scaling_factor", 1.0},
     {"deepseek_v2_bf16", "/rope_parameters/mscale_all_dim", 1.0},
     {"glm4_moe_lite_bf16", "/routed_scaling_factor", 1.5},

@@ -184,6 +184,32 @@ TEST(Families, Mixtral) {
   EXPECT_NEAR(facts.num_active_parameters, 12.75e9, 0.1e9);
 }
 
+TEST(Families, MiniMaxM2) {
+  json config = Mixtral();
+  config["architectures"] = {"MiniMaxM2ForCausalLM"};
+  config.update({{"head_dim", 128},
+                 {"rotary_dim", 64},
+                 {"scoring_func", "sigmoid"},
+                 {"use_routing_bias", true},
+                 {"use_qk_norm", true},
+                 {"qk_norm_type", "per_layer"},
+                 {"shared_intermediate_size", 0},
+                 {"attn_type_list", std::vector<int>(32, 1)}});
+  const ModelSpec spec = Read(config);
+  EXPECT_EQ(spec.layers[0].attention.rope.rotary_dim, 64);
+  EXPECT_TRUE(spec.layers[0].attention.qk_norm_all_heads);
+  EXPECT_EQ(spec.names.selection_bias, "block_sparse_moe.e_score_correction_bias");
+  EXPECT_THAT(ErrorOf(config, "attn_type_list", {1, 0}), HasSubstr("\"attn_type_list\""));
+  EXPECT_THAT(ErrorOf(config, "shared_intermediate_size", 8), HasSubstr("\"shared_intermediate_size\": 8"));
+}
+
+TEST(Families, Olmoe) {
+  json config = Mixtral();
+  config["architectures"] = {"OlmoeForCausalLM"};
+  EXPECT_FALSE(Read(config).layers[0].mlp.router.renormalize);
+  EXPECT_THAT(ErrorOf(config, "clip_qkv", 8.0), HasSubstr("\"clip_qkv\": 8.0 is not supported"));
+}
+
 TEST(Families, GptOss) {
   const ModelSpec spec = Read(GptOss());
   ASSERT_EQ(spec.layers.size(), 36);

@@ -108,9 +108,10 @@ TEST_F(WeightsTest, CountsParameters) {
 
 // All that a layer can have, stacked experts and shared ones among it: every element of the file is counted once.
 TEST_F(WeightsTest, CountsEveryElementOfEveryFamily) {
-  for (const std::string name : {"llama_bf16", "mistral_bf16", "qwen2_bf16", "qwen3_bf16", "mixtral_bf16",
-                                 "gpt_oss_bf16", "glm4_moe_bf16", "deepseek_v3_bf16", "moonlight_bf16",
-                                 "smollm3_bf16", "deepseek_v2_bf16", "glm4_moe_lite_bf16"}) {
+  for (const std::string name :
+       {"llama_bf16", "mistral_bf16", "qwen2_bf16", "qwen3_bf16", "mixtral_bf16", "gpt_oss_bf16",
+        "glm4_moe_bf16", "deepseek_v3_bf16", "moonlight_bf16", "smollm3_bf16", "deepseek_v2_bf16",
+        "glm4_moe_lite_bf16", "olmoe_bf16", "minimax_m2_bf16"}) {
     SCOPED_TRACE(name);
     auto checkpoint = Checkpoint::Open(GoldenDirectory(name));
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
