@@ -136,35 +136,6 @@ absl::StatusOr<std::unique_ptr<SafetensorsReader>> SafetensorsReader::OpenFile(c
   return reader;
 }
 
-namespace {
-
-// "weight_map" of an index: tensor name -> file name, each a plain name in the index's own directory.
-absl::StatusOr<std::map<std::string, std::string>> ReadWeightMap(const std::string& path) {
-  absl::StatusOr<std::string> text = ReadTextFile(path, kMaxSafetensorsHeaderBytes);
-  if (!text.ok()) return text.status();
-  absl::StatusOr<nlohmann::json> index = ParseJsonObject(*text, path);
-  if (!index.ok()) return index.status();
-  const auto map = index->find("weight_map");
-  if (map == index->end() || !map->is_object() || map->empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, ": expected \"weight_map\", an object of tensor names and the files that hold them"));
-  }
-  std::map<std::string, std::string> result;
-  for (const auto& [name, value] : map->items()) {
-    const std::string file = value.is_string() ? value.get<std::string>() : "";
-    if (file.empty() || file == "." || file == ".." || file.find('/') != std::string::npos ||
-        file.find('\0') != std::string::npos) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": weight_map[\"", Printable(name),
-                       "\"]: expected the name of a file beside the index, found ", Printable(value.dump())));
-    }
-    result[name] = file;
-  }
-  return result;
-}
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<SafetensorsReader>> SafetensorsReader::OpenDirectory(const std::string& dir) {
   const std::string single = absl::StrCat(dir, "/model.safetensors");
   const std::string index_path = absl::StrCat(dir, "/model.safetensors.index.json");
@@ -176,7 +147,9 @@ absl::StatusOr<std::unique_ptr<SafetensorsReader>> SafetensorsReader::OpenDirect
                      std::filesystem::is_directory(dir, error) ? " is in this directory"
                                                                : ": there is no such directory"));
   }
-  absl::StatusOr<std::map<std::string, std::string>> weight_map = ReadWeightMap(index_path);
+  absl::StatusOr<std::string> index = ReadTextFile(index_path, kMaxSafetensorsHeaderBytes);
+  if (!index.ok()) return index.status();
+  absl::StatusOr<std::map<std::string, std::string>> weight_map = ParseWeightMap(*index, index_path);
   if (!weight_map.ok()) return weight_map.status();
   std::set<std::string> shards;
   for (const auto& [name, file] : *weight_map) shards.insert(file);

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
+#include "server/model/file_io.h"
 
 namespace tessera {
 namespace {
@@ -284,6 +285,29 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json,
   }
   header.hole_bytes += data_bytes - covered;
   return header;
+}
+
+absl::StatusOr<std::map<std::string, std::string>> ParseWeightMap(absl::string_view json,
+                                                                  const std::string& path) {
+  absl::StatusOr<nlohmann::json> index = ParseJsonObject(json, path);
+  if (!index.ok()) return index.status();
+  const auto map = index->find("weight_map");
+  if (map == index->end() || !map->is_object() || map->empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": expected \"weight_map\", an object of tensor names and the files that hold them"));
+  }
+  std::map<std::string, std::string> result;
+  for (const auto& [name, value] : map->items()) {
+    const std::string file = value.is_string() ? value.get<std::string>() : "";
+    if (file.empty() || file == "." || file == ".." || file.find('/') != std::string::npos ||
+        file.find('\0') != std::string::npos) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": weight_map[\"", Printable(name),
+                       "\"]: expected the name of a file beside the index, found ", Printable(value.dump())));
+    }
+    result[name] = file;
+  }
+  return result;
 }
 
 }  // namespace tessera

@@ -35,6 +35,11 @@ struct SafetensorsHeader {
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json, int64_t data_bytes,
                                                          absl::string_view path);
 
+// "weight_map" of model.safetensors.index.json: tensor name -> file name, each a plain name in the index's own
+// directory.
+absl::StatusOr<std::map<std::string, std::string>> ParseWeightMap(absl::string_view json,
+                                                                  const std::string& path);
+
 // A name from a file as it may stand in a message: escaped, and cut when long.
 std::string Printable(absl::string_view name);
 
