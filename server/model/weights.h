@@ -29,7 +29,7 @@ struct LayerWeights {
   LinearWeights k, v;             // kGrouped
   LinearWeights q_a, kv_a, kv_b;  // kLatent
   VectorWeights q_bias, k_bias, v_bias, o_bias;
-  VectorWeights q_norm, k_norm;       // of each head
+  VectorWeights q_norm, k_norm;       // of each head, or of all together
   VectorWeights q_a_norm, kv_a_norm;  // kLatent
   VectorWeights sinks;
   // MLP.
