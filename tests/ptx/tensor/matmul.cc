@@ -1,6 +1,7 @@
 #include "tests/ptx/tensor/matmul.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -62,6 +63,21 @@ uint32_t RoundAccumulator(ElementType type, double sum, bool saturate) {
     }
     default:
       return RoundToF32(sum);
+  }
+}
+
+void RoundAccumulatorRow(ElementType type, const double* sums, const uint32_t* old, double scale,
+                         bool saturate, int count, uint32_t* words) {
+  if (type == ElementType::kF32) {  // by far the most frequent
+    for (int i = 0; i < count; ++i) {
+      const double sum = old != nullptr ? sums[i] + std::bit_cast<float>(old[i]) * scale : sums[i];
+      words[i] = sum == sum ? std::bit_cast<uint32_t>(static_cast<float>(sum)) : 0x7fffffffu;
+    }
+    return;
+  }
+  for (int i = 0; i < count; ++i) {
+    const double before = old != nullptr ? Decode(type, old[i]) * scale : 0;
+    words[i] = RoundAccumulator(type, sums[i] + before, saturate);
   }
 }
 

@@ -38,6 +38,10 @@ Matrix Multiply(const Matrix& a, const Matrix& b);
 // Rounds `sum` to an accumulator of type kF32, kF16 or kS32, in the low bits of a word.
 uint32_t RoundAccumulator(ElementType type, double sum, bool saturate);
 
+// Rounds sums[i] + old[i] * scale to words[i], a row of an accumulator. `old` may be `words`; null: no old values.
+void RoundAccumulatorRow(ElementType type, const double* sums, const uint32_t* old, double scale,
+                         bool saturate, int count, uint32_t* words);
+
 // How elements are packed in the 16-byte chunks of shared memory.
 enum class Packing : uint8_t {
   kDense,   // BitsOf(type) bits each: 8 bf16, 16 e4m3, 32 e2m1 a chunk

@@ -48,6 +48,18 @@ TEST(MatmulTest, IntegersWrapOrSaturate) {
   EXPECT_EQ(RoundAccumulator(ElementType::kS32, -5, true), 0xfffffffbu);
 }
 
+TEST(MatmulTest, AccumulatorRows) {
+  const double sums[] = {1, -2.5, 0x1p24 + 1, std::numeric_limits<double>::quiet_NaN()};
+  uint32_t words[] = {0x40000000, 0, 0x3f800000, 0};  // 2, 0, 1, 0
+  RoundAccumulatorRow(ElementType::kF32, sums, words, 0.5, false, 4, words);
+  EXPECT_EQ(words[0], 0x40000000u);
+  EXPECT_EQ(words[1], 0xc0200000u);
+  EXPECT_EQ(words[2], 0x4b800001u) << "2^24 + 1.5 rounds up to 2^24 + 2";
+  EXPECT_EQ(words[3], 0x7fffffffu);
+  RoundAccumulatorRow(ElementType::kF16, sums, nullptr, 1, false, 2, words);
+  EXPECT_EQ(words[1], 0xc100u);
+}
+
 TEST(MatmulTest, ChunkElements) {
   uint8_t chunk[16];
   for (int i = 0; i < 16; ++i)

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "tests/ptx/emulator.h"
-#include "tests/ptx/tensor/mini_kernel.h"
 #include "tests/ptx/tensor/puzzles.h"
+#include "tests/ptx/tensor/tensor_kernel.h"
 
 namespace tessera::ptx {
 namespace {

@@ -163,19 +163,18 @@ void Complete(MmaWork& work) {
   const Matrix sums = Multiply(a, b);
   TensorMemory* memories[2];
   for (size_t c = 0; c < work.ctas.size(); ++c) memories[c] = &work.ctas[c]->State<TensorMemory>();
+  // Columns come in runs that lie in one lane.
+  const int run = AccumulatorColumns(work.path, desc.n);
   for (int row = 0; row < desc.m; ++row) {
-    for (int n = 0; n < desc.n; ++n) {
+    for (int n = 0; n < desc.n; n += run) {
       const AccumulatorPlace place = PlaceAccumulator(work.path, desc.n, row, n);
       const int lane = static_cast<int>(work.d.lane) + place.lane;
       const int column = static_cast<int>(work.d.column) + place.column;
       if (Disabled(work, place.cta, lane)) continue;
       TensorMemory& memory = *memories[place.cta];
-      double sum = sums.at(row, n);
-      if (work.accumulate) {
-        const uint32_t old = memory.Read(lane, column);
-        sum += Decode(desc.d_type, desc.d_type == ElementType::kF16 ? old & 0xffff : old) * work.scale_d;
-      }
-      memory.Write(lane, column, RoundAccumulator(desc.d_type, sum, desc.saturate));
+      const uint32_t* old = work.accumulate ? memory.ReadRow(lane, column, run) : nullptr;
+      RoundAccumulatorRow(desc.d_type, &sums.values[static_cast<size_t>(row) * desc.n + n], old, work.scale_d,
+                          desc.saturate, run, memory.WriteRow(lane, column, run));
     }
   }
 }

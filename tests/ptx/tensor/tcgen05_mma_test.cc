@@ -16,8 +16,8 @@
 #include "tests/ptx/tensor/formats.h"
 #include "tests/ptx/tensor/instruction_descriptor.h"
 #include "tests/ptx/tensor/matmul.h"
-#include "tests/ptx/tensor/mini_kernel.h"
 #include "tests/ptx/tensor/smem_descriptor.h"
+#include "tests/ptx/tensor/tensor_kernel.h"
 #include "tests/ptx/tensor/test_tile.h"
 #include "tests/ptx/tensor/tmem_layout.h"
 
@@ -57,7 +57,7 @@ void RunCase(const Case& c, AsyncPolicy async) {
   desc.n = c.n;
   desc.a_major = c.a_major;
   desc.b_major = c.b_major;
-  MiniArguments arguments;
+  TensorKernelArguments arguments;
   arguments.image = image;
   arguments.a = *EncodeDescriptor(DescriptorTarget::kSm100, a.descriptor);
   arguments.b = *EncodeDescriptor(DescriptorTarget::kSm100, b.descriptor);
@@ -98,10 +98,10 @@ WAITING:
                                            c.modifiers, Name(c.kind)) +
                            store;
   std::vector<uint32_t> out;
-  MiniLaunch launch;
+  TensorKernelLaunch launch;
   launch.async = async;
   launch.seed = 3;
-  const absl::Status status = RunMini(MiniKernel(body), arguments, launch, 128 * columns, &out);
+  const absl::Status status = RunTensorKernel(TensorKernel(body), arguments, launch, 128 * columns, &out);
   ASSERT_TRUE(status.ok()) << Spell(c) << "\n" << status;
   for (int row = 0; row < c.m; ++row) {
     for (int n = 0; n < c.n; ++n) {
@@ -166,7 +166,7 @@ TEST(Tcgen05MmaTest, AccumulatesScalesAndMasks) {
   InstructionDescriptor desc;
   desc.n = 8;
   desc.negate_a = true;
-  MiniArguments arguments;
+  TensorKernelArguments arguments;
   arguments.image = image;
   arguments.a = *EncodeDescriptor(DescriptorTarget::kSm100, a.descriptor);
   arguments.b = *EncodeDescriptor(DescriptorTarget::kSm100, b.descriptor);
@@ -190,7 +190,7 @@ WAITING:
   tcgen05.fence::after_thread_sync;
 )" + StoreAccumulator(8);
   std::vector<uint32_t> out;
-  const absl::Status status = RunMini(MiniKernel(body), arguments, {}, 128 * 8, &out);
+  const absl::Status status = RunTensorKernel(TensorKernel(body), arguments, {}, 128 * 8, &out);
   ASSERT_TRUE(status.ok()) << status;
   for (int row = 0; row < 128; ++row) {
     for (int n = 0; n < 8; ++n) {
@@ -213,7 +213,7 @@ TEST(Tcgen05MmaTest, AFromTensorMemory) {
   InstructionDescriptor desc;
   desc.n = 64;
   desc.b_major = Major::kMN;
-  MiniArguments arguments;
+  TensorKernelArguments arguments;
   arguments.image = image;
   arguments.b = *EncodeDescriptor(DescriptorTarget::kSm100, b.descriptor);
   arguments.idesc = *EncodeInstructionDescriptor(MmaKind::kF16, desc);
@@ -243,7 +243,7 @@ WAITING:
   tcgen05.fence::after_thread_sync;
 )" + StoreAccumulator(64);
   std::vector<uint32_t> out;
-  const absl::Status status = RunMini(MiniKernel(body), arguments, {}, 128 * 64, &out);
+  const absl::Status status = RunTensorKernel(TensorKernel(body), arguments, {}, 128 * 64, &out);
   ASSERT_TRUE(status.ok()) << status;
   for (int row = 0; row < 128; ++row) {
     for (int n = 0; n < 64; ++n) {
@@ -304,7 +304,7 @@ TEST(Tcgen05MmaTest, BlockScaledKinds) {
     MatrixDescriptor scales;
     scales.stride_offset = 128;
     scales.start_address = 24576;
-    MiniArguments arguments;
+    TensorKernelArguments arguments;
     arguments.image = image;
     arguments.a = *EncodeDescriptor(DescriptorTarget::kSm100, a.descriptor);
     arguments.b = *EncodeDescriptor(DescriptorTarget::kSm100, b.descriptor);
@@ -335,7 +335,7 @@ WAITING:
                                              Name(c.kind), c.vector) +
                              StoreAccumulator(c.n);
     std::vector<uint32_t> out;
-    const absl::Status status = RunMini(MiniKernel(body), arguments, {}, 128 * c.n, &out);
+    const absl::Status status = RunTensorKernel(TensorKernel(body), arguments, {}, 128 * c.n, &out);
     ASSERT_TRUE(status.ok()) << Name(c.kind) << c.vector << status;
     const int vector = *ScaleVector(c.kind, c.vector);
     for (int row = 0; row < 128; ++row) {
@@ -368,7 +368,7 @@ TEST(Tcgen05MmaTest, PairOfCtas) {
     InstructionDescriptor desc;
     desc.m = m;
     desc.n = kN;
-    MiniArguments arguments;
+    TensorKernelArguments arguments;
     arguments.image = images[0];
     arguments.odd_image = images[1];
     arguments.a = *EncodeDescriptor(DescriptorTarget::kSm100, a[0].descriptor);
@@ -389,10 +389,10 @@ WAITING:
   tcgen05.fence::after_thread_sync;
 )" + StoreAccumulator(columns);
     std::vector<uint32_t> out;
-    MiniLaunch launch;
+    TensorKernelLaunch launch;
     launch.ctas = 2;
-    const absl::Status status =
-        RunMini(MiniKernel("  .reg .b16 %h<4>;\n" + body, 2), arguments, launch, 128 * columns, &out);
+    const absl::Status status = RunTensorKernel(TensorKernel("  .reg .b16 %h<4>;\n" + body, 2), arguments,
+                                                launch, 128 * columns, &out);
     ASSERT_TRUE(status.ok()) << status;
     for (int row = 0; row < m; ++row) {
       for (int n = 0; n < kN; ++n) {

@@ -9,18 +9,18 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "tests/ptx/tensor/mini_kernel.h"
 #include "tests/ptx/tensor/smem_descriptor.h"
+#include "tests/ptx/tensor/tensor_kernel.h"
 #include "tests/ptx/tensor/tmem_layout.h"
 
 namespace tessera::ptx {
 namespace {
 
 // Tensor memory columns [0, columns) of all 128 lanes, as [lane][column].
-std::vector<uint32_t> Dump(const std::string& fill, const MiniArguments& arguments, int columns) {
+std::vector<uint32_t> Dump(const std::string& fill, const TensorKernelArguments& arguments, int columns) {
   std::vector<uint32_t> out;
   const absl::Status status =
-      RunMini(MiniKernel(fill + StoreAccumulator(columns)), arguments, {}, 128 * columns, &out);
+      RunTensorKernel(TensorKernel(fill + StoreAccumulator(columns)), arguments, {}, 128 * columns, &out);
   EXPECT_TRUE(status.ok()) << status << "\n" << fill;
   out.resize(128 * columns);
   return out;
@@ -110,7 +110,7 @@ TEST(Tcgen05MoveTest, LoadsBringBackWhatStoresPut) {
           absl::StrAppendFormat(&body, "  st.global.b32 [%%y50 + %d], %%x%d;\n", 4 * r, 100 + r);
         }
         std::vector<uint32_t> out;
-        const absl::Status status = RunMini(MiniKernel(body), {}, {}, 128 * registers, &out);
+        const absl::Status status = RunTensorKernel(TensorKernel(body), {}, {}, 128 * registers, &out);
         ASSERT_TRUE(status.ok()) << status;
         for (int thread = 0; thread < 128; ++thread) {
           for (int r = 0; r < registers; ++r) ASSERT_EQ(out[thread * registers + r], 1000u * thread + r + 1);
@@ -152,7 +152,7 @@ TEST(Tcgen05MoveTest, CopiesOfEveryShape) {
       {"64x128b.warpx2::01_23", CopyShape::k64x128bWarpx2_01_23},
       {"32x128b.warpx4", CopyShape::k32x128bWarpx4},
   };
-  MiniArguments arguments;
+  TensorKernelArguments arguments;
   arguments.image.resize(8192);
   for (uint32_t i = 0; i < 2048; ++i) std::memcpy(&arguments.image[4 * i], &i, 4);
   MatrixDescriptor source;
@@ -194,7 +194,7 @@ WAITING:
 }
 
 TEST(Tcgen05MoveTest, CopyDecompresses) {
-  MiniArguments arguments;
+  TensorKernelArguments arguments;
   arguments.image.resize(4096);
   for (size_t i = 0; i < arguments.image.size(); ++i) arguments.image[i] = static_cast<uint8_t>(37 * i);
   MatrixDescriptor source;

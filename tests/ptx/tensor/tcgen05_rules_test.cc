@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "tests/ptx/tensor/instruction_descriptor.h"
-#include "tests/ptx/tensor/mini_kernel.h"
 #include "tests/ptx/tensor/smem_descriptor.h"
+#include "tests/ptx/tensor/tensor_kernel.h"
 
 namespace tessera::ptx {
 namespace {
@@ -17,8 +17,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // bf16, M 128, N 16: A at 0, B at 16 KB, K-major 128B, all ones.
-MiniArguments Arguments() {
-  MiniArguments arguments;
+TensorKernelArguments Arguments() {
+  TensorKernelArguments arguments;
   arguments.image.assign(24 * 1024, 0);
   for (size_t i = 0; i < arguments.image.size(); i += 2) {
     arguments.image[i] = 0x80;
@@ -37,13 +37,14 @@ MiniArguments Arguments() {
   return arguments;
 }
 
-absl::Status RunBody(std::string_view body, const MiniArguments& arguments = Arguments(), int cta_group = 1,
-                     MiniLaunch launch = {}) {
+absl::Status RunBody(std::string_view body, const TensorKernelArguments& arguments = Arguments(),
+                     int cta_group = 1, TensorKernelLaunch launch = {}) {
   std::vector<uint32_t> out;
-  return RunMini(MiniKernel(body, cta_group), arguments, launch, 16, &out);
+  return RunTensorKernel(TensorKernel(body, cta_group), arguments, launch, 16, &out);
 }
 
-std::string Fault(std::string_view body, const MiniArguments& arguments = Arguments(), int cta_group = 1) {
+std::string Fault(std::string_view body, const TensorKernelArguments& arguments = Arguments(),
+                  int cta_group = 1) {
   const absl::Status status = RunBody(body, arguments, cta_group);
   EXPECT_FALSE(status.ok()) << "ran without a fault";
   return std::string(status.message());
@@ -224,31 +225,31 @@ TEST(Tcgen05RulesTest, MmaByAWholeWarp) {
 // ---- descriptors and shapes
 
 TEST(Tcgen05RulesTest, DescriptorOfHopper) {
-  MiniArguments arguments = Arguments();
+  TensorKernelArguments arguments = Arguments();
   arguments.a &= ~(uint64_t{1} << 46);
   EXPECT_THAT(Fault(kIssue, arguments), AllOf(HasSubstr("A: matrix descriptor"), HasSubstr("form of sm_90")));
 }
 
 TEST(Tcgen05RulesTest, MisalignedTile) {
-  MiniArguments arguments = Arguments();
+  TensorKernelArguments arguments = Arguments();
   arguments.a += 128 >> 4;
   EXPECT_THAT(Fault(kIssue, arguments), HasSubstr("align the tile to 1024 bytes"));
 }
 
 TEST(Tcgen05RulesTest, RowMajorDataWithoutStrides) {
-  MiniArguments arguments = Arguments();
+  TensorKernelArguments arguments = Arguments();
   arguments.b = uint64_t{1} << 46 | 16384 >> 4;
   EXPECT_THAT(Fault(kIssue, arguments), HasSubstr("SBO is 0 but separates the groups of 8 rows"));
 }
 
 TEST(Tcgen05RulesTest, OperandOutsideSharedMemory) {
-  MiniArguments arguments = Arguments();
+  TensorKernelArguments arguments = Arguments();
   arguments.b += (48 * 1024) >> 4;
   EXPECT_THAT(Fault(kIssue, arguments), AllOf(HasSubstr("out of bounds"), HasSubstr("asynchronous read")));
 }
 
 TEST(Tcgen05RulesTest, ShapesThatTheKindDoesNotTake) {
-  MiniArguments arguments = Arguments();
+  TensorKernelArguments arguments = Arguments();
   arguments.idesc = (arguments.idesc & ~0x1f000000u) | 6u << 24;
   EXPECT_THAT(Fault(kIssue, arguments), HasSubstr("M is 96; cta_group::1 takes 64 or 128"));
   arguments.idesc = Arguments().idesc | 63u << 17;
@@ -259,14 +260,14 @@ TEST(Tcgen05RulesTest, ShapesThatTheKindDoesNotTake) {
 
 // The instruction descriptor taken from the upper half of a matrix descriptor.
 TEST(Tcgen05RulesTest, InstructionDescriptorFromTheWrongPlace) {
-  MiniArguments arguments = Arguments();
+  TensorKernelArguments arguments = Arguments();
   arguments.idesc = static_cast<uint32_t>(arguments.a >> 32);
   EXPECT_THAT(Fault(kIssue, arguments), HasSubstr("instruction descriptor of kind::f16"));
 }
 
 // M = 64 with A in tensor memory: both in the same half of each quarter.
 TEST(Tcgen05RulesTest, AAndDOfM64InDifferentHalves) {
-  MiniArguments arguments = Arguments();
+  TensorKernelArguments arguments = Arguments();
   arguments.idesc = (arguments.idesc & ~0x1f000000u) | 4u << 24;
   EXPECT_THAT(Fault(R"(
   setp.ne.u32 %p1, 0, 0;
@@ -311,7 +312,7 @@ std::string AllocFault(std::string_view lines) {
   const std::string body =
       std::string("  .reg .b32 %address;\n  @!%first_warp bra DONE;\n") + std::string(lines) + "DONE:\n";
   std::vector<uint32_t> out;
-  const absl::Status status = RunMini(MiniKernel(body, 0), Arguments(), {}, 16, &out);
+  const absl::Status status = RunTensorKernel(TensorKernel(body, 0), Arguments(), {}, 16, &out);
   EXPECT_FALSE(status.ok()) << "ran without a fault";
   return std::string(status.message());
 }
@@ -374,7 +375,7 @@ TEST(Tcgen05RulesTest, WaitThatNothingEnds) {
 // ---- scale factors must be in all quarters
 
 TEST(Tcgen05RulesTest, ScaleFactorsInOneQuarterOnly) {
-  MiniArguments arguments = Arguments();
+  TensorKernelArguments arguments = Arguments();
   InstructionDescriptor desc;
   desc.a_type = desc.b_type = ElementType::kE2M1;
   desc.n = 16;

@@ -96,6 +96,18 @@ class TensorMemory : public ExtensionState {
     if (!(defined_[lane / kTmemQuarter][column] >> (lane % kTmemQuarter) & 1)) RaiseUndefined(lane, column);
     return words_[lane][column];
   }
+  // A run of columns of one lane: for reading, all of it written before, or for writing.
+  const uint32_t* ReadRow(int lane, int column, int columns) const {
+    for (int c = column; c < column + columns; ++c) {
+      if (!(defined_[lane / kTmemQuarter][c] >> (lane % kTmemQuarter) & 1)) RaiseUndefined(lane, c);
+    }
+    return &words_[lane][column];
+  }
+  uint32_t* WriteRow(int lane, int column, int columns) {
+    for (int c = column; c < column + columns; ++c)
+      defined_[lane / kTmemQuarter][c] |= 1u << (lane % kTmemQuarter);
+    return &words_[lane][column];
+  }
   void Write(int lane, int column, uint32_t value) {
     words_[lane][column] = value;
     defined_[lane / kTmemQuarter][column] |= 1u << (lane % kTmemQuarter);

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_format.h"
 #include "tests/ptx/tensor/fragments.h"
-#include "tests/ptx/tensor/mini_kernel.h"
+#include "tests/ptx/tensor/tensor_kernel.h"
 #include "tests/ptx/tensor/test_tile.h"
 
 namespace tessera::ptx {
@@ -78,13 +78,13 @@ void RunCase(const Case& c) {
                         4 * d_registers);
   for (int r = 0; r < d_registers; ++r)
     absl::StrAppendFormat(&body, "  st.global.b32 [%%y0 + %d], %%x%d;\n", 4 * r, 130 + r);
-  MiniArguments arguments;
+  TensorKernelArguments arguments;
   arguments.image = image;
-  MiniLaunch launch;
+  TensorKernelLaunch launch;
   launch.threads = 32;
   std::vector<uint32_t> out;
   const absl::Status status =
-      RunMini(MiniKernel(body, 0, "sm_90a"), arguments, launch, 32 * d_registers, &out);
+      RunTensorKernel(TensorKernel(body, 0, "sm_90a"), arguments, launch, 32 * d_registers, &out);
   ASSERT_TRUE(status.ok()) << status;
   for (int reg = 0; reg < d_registers; ++reg) {
     for (int lane = 0; lane < 32; ++lane) {
@@ -113,22 +113,23 @@ TEST(WarpMmaTest, EveryType) {
 }
 
 // Matrices 0-3 of 16-bit elements numbered 0, 1, 2, ... in rows of 16 bytes.
-MiniArguments Numbered() {
-  MiniArguments arguments;
+TensorKernelArguments Numbered() {
+  TensorKernelArguments arguments;
   arguments.image.resize(1024);
   for (uint16_t i = 0; i < 512; ++i) std::memcpy(&arguments.image[2 * i], &i, 2);
   return arguments;
 }
 
-std::vector<uint32_t> RunWarp(std::string body, const MiniArguments& arguments, int registers) {
+std::vector<uint32_t> RunWarp(std::string body, const TensorKernelArguments& arguments, int registers) {
   absl::StrAppendFormat(&body, "  mul.wide.u32 %%y0, %%lane, %d;\n  add.u64 %%y0, %%y0, %%out;\n",
                         4 * registers);
   for (int r = 0; r < registers; ++r)
     absl::StrAppendFormat(&body, "  st.global.b32 [%%y0 + %d], %%x%d;\n", 4 * r, 100 + r);
-  MiniLaunch launch;
+  TensorKernelLaunch launch;
   launch.threads = 32;
   std::vector<uint32_t> out;
-  const absl::Status status = RunMini(MiniKernel(body, 0, "sm_90a"), arguments, launch, 32 * registers, &out);
+  const absl::Status status =
+      RunTensorKernel(TensorKernel(body, 0, "sm_90a"), arguments, launch, 32 * registers, &out);
   EXPECT_TRUE(status.ok()) << status;
   out.resize(32 * registers);
   return out;
@@ -183,14 +184,14 @@ TEST(WarpMatrixTest, MovmatrixTransposes) {
 }
 
 TEST(WarpMatrixTest, RowsAreAligned) {
-  MiniLaunch launch;
+  TensorKernelLaunch launch;
   launch.threads = 32;
   std::vector<uint32_t> out;
   const absl::Status status =
-      RunMini(MiniKernel("  shl.b32 %x0, %lane, 3;\n  add.u32 %x0, %x0, %tile;\n"
-                         "  ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%x100}, [%x0];\n",
-                         0, "sm_90a"),
-              Numbered(), launch, 16, &out);
+      RunTensorKernel(TensorKernel("  shl.b32 %x0, %lane, 3;\n  add.u32 %x0, %x0, %tile;\n"
+                                   "  ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%x100}, [%x0];\n",
+                                   0, "sm_90a"),
+                      Numbered(), launch, 16, &out);
   EXPECT_THAT(std::string(status.message()), HasSubstr("misaligned"));
 }
 

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_format.h"
 #include "tests/ptx/tensor/fragments.h"
-#include "tests/ptx/tensor/mini_kernel.h"
+#include "tests/ptx/tensor/tensor_kernel.h"
 #include "tests/ptx/tensor/test_tile.h"
 
 namespace tessera::ptx {
@@ -68,7 +68,7 @@ void RunCase(const Case& c, AsyncPolicy async = AsyncPolicy::kLazy) {
       }
     }
   }
-  MiniArguments arguments;
+  TensorKernelArguments arguments;
   arguments.image = image;
   arguments.a = *EncodeDescriptor(DescriptorTarget::kSm90, a.descriptor);
   arguments.b = *EncodeDescriptor(DescriptorTarget::kSm90, b.descriptor);
@@ -88,11 +88,11 @@ void RunCase(const Case& c, AsyncPolicy async = AsyncPolicy::kLazy) {
   body +=
       "  wgmma.commit_group.sync.aligned;\n  wgmma.wait_group.sync.aligned 0;\n" + StoreRegisters(registers);
   std::vector<uint32_t> out;
-  MiniLaunch launch;
+  TensorKernelLaunch launch;
   launch.async = async;
   launch.seed = 5;
   const absl::Status status =
-      RunMini(MiniKernel(body, 0, "sm_90a"), arguments, launch, 128 * registers, &out);
+      RunTensorKernel(TensorKernel(body, 0, "sm_90a"), arguments, launch, 128 * registers, &out);
   ASSERT_TRUE(status.ok()) << status;
   for (int thread = 0; thread < 128; ++thread) {
     for (int reg = 0; reg < registers; ++reg) {
@@ -162,7 +162,7 @@ constexpr char kUse[] = "  add.u32 %x0, %x100, 1;\n";
 absl::Status RunRule(std::initializer_list<std::string_view> pieces, uint32_t threads = 128) {
   std::string body;
   for (std::string_view piece : pieces) body += piece;
-  MiniArguments arguments;
+  TensorKernelArguments arguments;
   arguments.image.assign(16 * 1024, 0);
   MatrixDescriptor d;
   d.swizzle = Swizzle::k128B;
@@ -170,10 +170,10 @@ absl::Status RunRule(std::initializer_list<std::string_view> pieces, uint32_t th
   arguments.a = *EncodeDescriptor(DescriptorTarget::kSm90, d);
   d.start_address = 8192;
   arguments.b = *EncodeDescriptor(DescriptorTarget::kSm90, d);
-  MiniLaunch launch;
+  TensorKernelLaunch launch;
   launch.threads = threads;
   std::vector<uint32_t> out;
-  return RunMini(MiniKernel(body, 0, "sm_90a"), arguments, launch, 16, &out);
+  return RunTensorKernel(TensorKernel(body, 0, "sm_90a"), arguments, launch, 16, &out);
 }
 
 std::string Fault(std::initializer_list<std::string_view> pieces, uint32_t threads = 128) {

@@ -1,4 +1,4 @@
-#include "tests/ptx/tensor/mini_kernel.h"
+#include "tests/ptx/tensor/tensor_kernel.h"
 
 #include <cstddef>
 #include <cstdlib>
@@ -93,7 +93,7 @@ FREED:
 )";
 
 // The same kernel on the GPU must give the same bits.
-absl::Status CompareWithHardware(const std::string& ptx, const MiniLaunch& launch,
+absl::Status CompareWithHardware(const std::string& ptx, const TensorKernelLaunch& launch,
                                  const std::vector<std::byte>& params, std::vector<uint8_t> image,
                                  std::vector<uint8_t> odd, const std::vector<uint32_t>& expected) {
   std::vector<uint32_t> output(expected.size());
@@ -111,7 +111,7 @@ absl::Status CompareWithHardware(const std::string& ptx, const MiniLaunch& launc
 
 }  // namespace
 
-std::string MiniKernel(std::string_view body, int cta_group, std::string_view target) {
+std::string TensorKernel(std::string_view body, int cta_group, std::string_view target) {
   std::string ptx = absl::StrFormat(kPrologue, target);
   if (cta_group != 0) absl::StrAppendFormat(&ptx, kAlloc, cta_group, cta_group);
   ptx += "  barrier.cluster.arrive.aligned;\n  barrier.cluster.wait.aligned;\n";
@@ -165,8 +165,8 @@ absl::Status LaunchEntry(std::string_view ptx, std::string_view entry, const Lau
   return Launch(**program, **function, config, params, memory, options);
 }
 
-absl::Status RunMini(const std::string& ptx, const MiniArguments& arguments, const MiniLaunch& launch,
-                     int words, std::vector<uint32_t>* out) {
+absl::Status RunTensorKernel(const std::string& ptx, const TensorKernelArguments& arguments,
+                             const TensorKernelLaunch& launch, int words, std::vector<uint32_t>* out) {
   const auto padded = [](std::vector<uint8_t> bytes) {
     bytes.resize((bytes.size() + 31) / 16 * 16);
     return bytes;

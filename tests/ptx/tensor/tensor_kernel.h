@@ -1,7 +1,7 @@
 // Small kernels for the tests of the tensor-core instructions: a frame of PTX that copies an image into shared memory,
 // allocates tensor memory and frees it, around the lines that a test is about.
-#ifndef TESSERA_TESTS_PTX_TENSOR_MINI_KERNEL_H_
-#define TESSERA_TESTS_PTX_TENSOR_MINI_KERNEL_H_
+#ifndef TESSERA_TESTS_PTX_TENSOR_TENSOR_KERNEL_H_
+#define TESSERA_TESTS_PTX_TENSOR_TENSOR_KERNEL_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace tessera::ptx {
 
-struct MiniLaunch {
+struct TensorKernelLaunch {
   uint32_t threads = 128;
   uint32_t ctas = 1;  // of one cluster
   AsyncPolicy async = AsyncPolicy::kLazy;
@@ -25,7 +25,7 @@ struct MiniLaunch {
 };
 
 // Arguments of the kernels below.
-struct MiniArguments {
+struct TensorKernelArguments {
   std::vector<uint8_t> image;  // goes to the start of the dynamic shared memory; the same in each CTA, unless
   std::vector<uint8_t> odd_image;  // this is not empty: of CTAs of odd rank
   uint64_t a = 0, b = 0;           // descriptors whose start is an offset in the image
@@ -40,7 +40,7 @@ struct MiniArguments {
 //   scratch: %p<>, %x<> (b32), %y<> (b64), %f<>
 // The body runs in all threads and must leave them together. `cta_group` is that of alloc and dealloc; 0 leaves tensor
 // memory out (then `target` may be sm_90a).
-std::string MiniKernel(std::string_view body, int cta_group = 1, std::string_view target = "sm_100a");
+std::string TensorKernel(std::string_view body, int cta_group = 1, std::string_view target = "sm_100a");
 
 // "{%x0, %x1, ...}" of `count` registers from `first`.
 std::string RegisterList(std::string_view prefix, int first, int count);
@@ -56,9 +56,9 @@ absl::Status LaunchEntry(std::string_view ptx, std::string_view entry, const Lau
 
 // Runs it; `out` gets `words` 32-bit words of each CTA's output, CTA by CTA. With TESSERA_PTX_HARDWARE in the environment
 // kernels for sm_90a that ran without a fault run on the GPU as well, and another output there is an error.
-absl::Status RunMini(const std::string& ptx, const MiniArguments& arguments, const MiniLaunch& launch,
-                     int words, std::vector<uint32_t>* out);
+absl::Status RunTensorKernel(const std::string& ptx, const TensorKernelArguments& arguments,
+                             const TensorKernelLaunch& launch, int words, std::vector<uint32_t>* out);
 
 }  // namespace tessera::ptx
 
-#endif  // TESSERA_TESTS_PTX_TENSOR_MINI_KERNEL_H_
+#endif  // TESSERA_TESTS_PTX_TENSOR_TENSOR_KERNEL_H_
