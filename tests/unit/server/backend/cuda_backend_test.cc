@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -24,7 +25,9 @@ class CudaBackendTest : public testing::Test {
  protected:
   void SetUp() override {
     if (absl::Status status = CheckCudaDevice(0); !status.ok()) GTEST_SKIP() << status.message();
-    auto checkpoint = Checkpoint::Open(std::string(TESSERA_SOURCE_DIR) + "/deploy/model");
+    // A bundle of tests runs where the source tree is not (tests/gpu/bundle).
+    const char* root = std::getenv("TESSERA_SOURCE_DIR");
+    auto checkpoint = Checkpoint::Open(std::string(root ? root : TESSERA_SOURCE_DIR) + "/deploy/model");
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
     checkpoint_ = std::move(*checkpoint);
     auto cuda = CreateCudaBackend(*checkpoint_, {});
