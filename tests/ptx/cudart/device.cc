@@ -41,7 +41,7 @@ absl::Status ReadWord(const char* name, const char* const (&words)[kCount], int*
 
 absl::StatusOr<EmulatedDevice> EmulatedDevice::FromEnvironment() {
   EmulatedDevice device;
-  uint64_t sms = device.sms, gigabytes = 16, threads = 0, verbose = 0;
+  uint64_t sms = device.sms, gigabytes = 16, threads = 0, races = 0, verbose = 0;
   int arch = 0, async = 0, streams = 0;
   for (const absl::Status& status :
        {ReadWord("TESSERA_EMULATOR_ARCH", {"90", "100"}, &arch),
@@ -50,6 +50,7 @@ absl::StatusOr<EmulatedDevice> EmulatedDevice::FromEnvironment() {
         ReadNumber("TESSERA_EMULATOR_THREADS", 0, 1024, &threads),
         ReadWord("TESSERA_EMULATOR_ASYNC", {"lazy", "eager", "random"}, &async),
         ReadNumber("TESSERA_EMULATOR_SEED", 0, ~uint64_t{0}, &device.execution.seed),
+        ReadNumber("TESSERA_EMULATOR_RACES", 0, 1, &races),
         ReadWord("TESSERA_EMULATOR_STREAMS", {"lazy", "eager"}, &streams),
         ReadNumber("TESSERA_EMULATOR_VERBOSE", 0, 1, &verbose)}) {
     if (!status.ok()) return status;
@@ -59,6 +60,7 @@ absl::StatusOr<EmulatedDevice> EmulatedDevice::FromEnvironment() {
   device.memory_bytes = gigabytes << 30;
   device.lazy_streams = streams == 0;
   device.verbose = verbose != 0;
+  device.execution.check_races = races != 0;
   device.execution.threads = static_cast<int>(threads);
   device.execution.async = async == 0   ? AsyncPolicy::kLazy
                            : async == 1 ? AsyncPolicy::kEager

@@ -6,6 +6,7 @@
 //   TESSERA_EMULATOR_THREADS  host threads that run CTAs; 0, the default, for one a core
 //   TESSERA_EMULATOR_ASYNC    when copies and matrix instructions complete: lazy (the default), eager or random
 //   TESSERA_EMULATOR_SEED     order of the warps: 0, the default, in turn, else by this seed
+//   TESSERA_EMULATOR_RACES    1: stop at accesses to shared memory that nothing orders (machine/race_detector.h)
 //   TESSERA_EMULATOR_STREAMS  when enqueued work runs: lazy (the default: when something waits for it) or eager
 //   TESSERA_EMULATOR_VERBOSE  1: a line on stderr for each launch
 #ifndef TESSERA_TESTS_PTX_CUDART_DEVICE_H_

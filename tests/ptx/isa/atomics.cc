@@ -94,7 +94,7 @@ uint64_t GlobalAtomic(uint64_t address, const AtomicPayload& p, uint64_t b, uint
 }
 
 // One element of one lane. Returns the old value.
-uint64_t One(Warp& w, int lane, const AtomicPayload& p, uint64_t address, uint64_t b, uint64_t c) {
+uint64_t Access(Warp& w, int lane, const AtomicPayload& p, uint64_t address, uint64_t b, uint64_t c) {
   const uint32_t bytes = Bytes(p.type);
   Space space = p.space;
   if (space == Space::kGeneric) space = Warp::Classify(address, &address);
@@ -117,6 +117,17 @@ uint64_t One(Warp& w, int lane, const AtomicPayload& p, uint64_t address, uint64
   w.LoadLane(lane, space, address, bytes, &old);
   const uint64_t value = Apply(p.op, p.type, old, b, c);
   w.StoreLane(lane, space, address, bytes, &value);
+  return old;
+}
+
+uint64_t One(Warp& w, int lane, const AtomicPayload& p, uint64_t address, uint64_t b, uint64_t c) {
+  RaceDetector* const races = w.cluster().races();
+  if (races == nullptr) return Access(w, lane, p, address, b, c);
+  uint64_t place;
+  Warp::Classify(address, &place);
+  races->AcquireAt(place);
+  const uint64_t old = Access(w, lane, p, address, b, c);
+  races->ReleaseAt(place);
   return old;
 }
 

@@ -24,6 +24,7 @@ void ClusterArrive(Warp& w, const Instruction& i) {
   ClusterBarrier& barrier = w.cluster().barrier();
   arrival.arrived |= w.active();
   ForLanes(w.active(), [&](int l) { arrival.generation[l] = barrier.generation(); });
+  if (RaceDetector* races = w.cluster().races()) races->Release(barrier.known(), barrier.generation());
   barrier.Arrive(std::popcount(w.active()));
   w.cluster().NoteProgress();
 }
@@ -44,6 +45,7 @@ void ClusterWait(Warp& w, const Instruction& i) {
   }
   arrival.arrived &= ~w.active();
   w.cluster().NoteSynchronised(w);
+  if (RaceDetector* races = w.cluster().races()) races->Acquire(barrier.known(), barrier.generation());
 }
 
 // ---- Addresses

@@ -70,20 +70,28 @@ void Execute(Warp& w, const Instruction& i) {
     s.ballot_and &= c == w.active();
   }
   const uint64_t generation = s.generation;
+  RaceDetector* const races = w.cluster().races();
+  if (races != nullptr) races->Release(s.known, generation);
   barriers.Arrive(static_cast<int>(id), arriving, expected);
   w.cluster().NoteProgress();
   if (p.kind == BarrierPayload::Kind::kArrive) return;
   if (s.generation != generation) {
     w.cluster().NoteSynchronised(w);
+    if (races != nullptr) races->Acquire(s.known, s.generation);
     StoreResult(p, i, s, w.frame(), w.active());
     return;
   }
   WaitCondition wait;
   wait.then = WaitCondition::Then::kNext;
   wait.what = Cat("barrier ", id, " of ", expected, " threads");
-  wait.ready = [&w, &i, &p, &s, generation, frame = w.shared_frame(), lanes = w.active()] {
+  wait.ready = [races, &w, &i, &p, &s, generation, frame = w.shared_frame(), lanes = w.active()] {
     if (s.generation == generation) return false;
     w.cluster().NoteSynchronised(w);
+    if (races != nullptr) {
+      races->SetActor(w.cluster_index());
+      races->Acquire(s.known, s.generation);
+      races->SetActor(-1);
+    }
     StoreResult(p, i, s, *frame, lanes);
     return true;
   };

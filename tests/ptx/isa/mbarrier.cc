@@ -133,7 +133,12 @@ void Wait(Warp& w, const Instruction& i) {
     w.Wait(std::move(wait));
     return;
   }
-  if (done != 0) w.cluster().NoteSynchronised(w);
+  if (done != 0) {
+    w.cluster().NoteSynchronised(w);
+    for (const Awaited& a : awaited) {
+      if (completed(a)) a.place.memory->AcquireMbarrier(a.place.offset);
+    }
+  }
   w.StorePredicate(i.operands[0], done);
 }
 

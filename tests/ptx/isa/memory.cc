@@ -24,13 +24,34 @@ Space SpaceOf(const Instruction& i) {
 
 namespace {
 
-// Instruction::type the element, ::extra elements an access, ::flags the space.
-Space FormSpace(const Instruction& i) { return static_cast<Space>(i.flags); }
+// Instruction::type the element, ::extra elements an access, ::flags the space and kStrong.
+constexpr uint32_t kStrong = 0x100;  // not a weak access: may synchronise
+Space FormSpace(const Instruction& i) { return static_cast<Space>(i.flags & 0xFF); }
+
+// Calls f around what a strong access makes known, and learns.
+template <class F>
+void Synchronising(Warp& w, const Instruction& i, const uint64_t* address, F f) {
+  RaceDetector* const races = w.cluster().races();
+  if (races == nullptr || (i.flags & kStrong) == 0) return f();
+  const auto each = [&](auto act) {
+    ForLanes(w.active(), [&](int l) {
+      uint64_t place;
+      Warp::Classify(address[l], &place);
+      act(place);
+    });
+  };
+  each([&](uint64_t place) { races->AcquireAt(place); });
+  f();
+  each([&](uint64_t place) { races->ReleaseAt(place); });
+}
 
 absl::Status PrepareAccess(Instruction& i) {
   FindTypes(i);
   if (i.type == Type::kNone || Bits(i.type) < 8) return NoSuchType(i);
   i.flags = static_cast<uint32_t>(SpaceOf(i));
+  for (const char* strong : {"volatile", "relaxed", "acquire", "release", "mmio"}) {
+    if (i.Has(strong)) i.flags |= kStrong;
+  }
   i.extra = i.Has("v2") ? 2 : i.Has("v4") ? 4 : i.Has("v8") ? 8 : 1;
   if (Bytes(i.type) * i.extra > 32) return absl::InvalidArgumentError("an access of more than 32 bytes");
   const size_t at = i.opcode.starts_with("st") ? 0 : 1;
@@ -82,13 +103,15 @@ void Load(Warp& w, const Instruction& i) {
   uint64_t scratch[kWarpSize];
   const uint64_t* address = w.Addresses(i.operands[1], scratch);
   const Space space = FormSpace(i);
-  if (space == Space::kGlobal && i.extra <= 4) {
+  if (space == Space::kGlobal && i.extra <= 4 && (i.flags & kStrong) == 0) {
     if (Bits(i.type) == 32 && LoadFast<uint32_t>(w, i, address)) return;
     if (Bits(i.type) == 64 && LoadFast<uint64_t>(w, i, address)) return;
   }
   const uint32_t count = i.extra, each = Bytes(i.type), bytes = each * count;
   uint8_t data[kWarpSize][32];
-  ForEachLane(w.active(), [&](int l) { w.LoadLane(l, space, address[l], bytes, data[l]); });
+  Synchronising(w, i, address, [&] {
+    ForEachLane(w.active(), [&](int l) { w.LoadLane(l, space, address[l], bytes, data[l]); });
+  });
   const bool sign = IsSigned(i.type);
   for (uint32_t k = 0; k < count; ++k) {
     const Operand& to = Element(i.operands[0], k);
@@ -139,7 +162,9 @@ void Store(Warp& w, const Instruction& i) {
       for (int l = 0; l < kWarpSize; ++l) std::memcpy(data[l] + k * each, &value[l], each);
     }
   }
-  ForEachLane(w.active(), [&](int l) { w.StoreLane(l, space, address[l], bytes, data[l]); });
+  Synchronising(w, i, address, [&] {
+    ForEachLane(w.active(), [&](int l) { w.StoreLane(l, space, address[l], bytes, data[l]); });
+  });
   w.cluster().NoteProgress();
 }
 

@@ -47,6 +47,8 @@ void AsyncQueue::Complete(size_t index) {
   const Pending done = std::move(pending_[index]);
   pending_.erase(pending_.begin() + static_cast<ptrdiff_t>(index));
   completing_ = &done;
+  RaceDetector* const races = done.warp->cluster().races();
+  if (races != nullptr) races->SetActor(done.warp->cluster_index());
   try {
     done.operation.complete();
   } catch (FaultError& fault) {
@@ -58,6 +60,7 @@ void AsyncQueue::Complete(size_t index) {
     throw;
   }
   completing_ = nullptr;
+  if (races != nullptr) races->SetActor(-1);
 }
 
 int AsyncQueue::CompleteDue(uint64_t now) {

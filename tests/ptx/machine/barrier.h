@@ -7,6 +7,7 @@
 
 #include "tests/ptx/machine/extension.h"
 #include "tests/ptx/machine/lanes.h"
+#include "tests/ptx/machine/race_detector.h"
 
 namespace tessera::ptx {
 
@@ -14,10 +15,11 @@ class CtaBarriers {
  public:
   static constexpr int kCount = 16;
   struct State {
-    uint64_t generation = 0;                                  // completed so many times
-    uint32_t arrived = 0;                                     // threads
-    uint32_t expected = 0;                                    // threads; 0 between uses
-    uint32_t ballot_and = 1, ballot_or = 0, popc = 0;         // of the generation under way
+    uint64_t generation = 0;                           // completed so many times
+    uint32_t arrived = 0;                              // threads
+    uint32_t expected = 0;                             // threads; 0 between uses
+    uint32_t ballot_and = 1, ballot_or = 0, popc = 0;  // of the generation under way
+    RaceDetector::Phased known;
     uint32_t result_and = 1, result_or = 0, result_popc = 0;  // of the last completed one
   };
   State& operator[](int id) { return states_[id]; }
@@ -42,11 +44,13 @@ class ClusterBarrier {
   // Exited threads count as arrived for good; `arrived` of them had arrived in the phase under way.
   void OnExit(uint32_t threads, uint32_t arrived);
   uint64_t generation() const { return generation_; }
+  RaceDetector::Phased& known() { return known_; }
   std::string Describe() const;
 
  private:
   void CompleteIfDone();
   uint64_t generation_ = 0;
+  RaceDetector::Phased known_;
   uint32_t arrived_ = 0;
   uint32_t expected_ = 0;
 };

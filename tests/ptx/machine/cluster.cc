@@ -54,10 +54,14 @@ Cluster::Cluster(GridContext& grid, Dim3 id, uint64_t seed)
     : grid_(grid), id_(id), random_(seed), async_(grid.options.async, seed ^ 0x9E3779B97F4A7C15u) {
   const Dim3 shape = grid.config.cluster;
   barrier_.SetThreads(static_cast<uint32_t>(grid.config.block.Count() * shape.Count()));
+  if (grid.options.check_races) {
+    races_ = std::make_unique<RaceDetector>(static_cast<int>(WarpsOf(grid) * shape.Count()));
+  }
   for (uint32_t rank = 0; rank < shape.Count(); ++rank) {
     const Dim3 cta{id.x * shape.x + rank % shape.x, id.y * shape.y + rank / shape.x % shape.y,
                    id.z * shape.z + rank / shape.x / shape.y};
     ctas_.push_back(std::make_unique<Cta>(*this, cta, rank));
+    if (races_ != nullptr) ctas_.back()->shared().DetectRaces(*races_);
     for (auto& warp : ctas_.back()->warps()) warps_.push_back(warp.get());
   }
 }

@@ -70,6 +70,8 @@ class Cluster : public Extensible {
   void NoteSynchronised(const Warp& warp);
   void FenceProxyAsync(const Warp& warp);
 
+  RaceDetector* races() { return races_.get(); }  // null unless ExecutionOptions::check_races
+
   uint64_t now() const {
     return now_;
   }  // warp instructions executed so far; the clock of %clock and of the queue
@@ -85,6 +87,7 @@ class Cluster : public Extensible {
   std::mt19937_64 random_;
   AsyncQueue async_;
   ClusterBarrier barrier_;
+  std::unique_ptr<RaceDetector> races_;
   std::vector<std::unique_ptr<Cta>> ctas_;
   std::vector<Warp*> warps_;  // of all CTAs
   uint64_t now_ = 0;

@@ -28,6 +28,8 @@ std::string_view RuleName(Rule rule) {
       return "shape or type not allowed";
     case Rule::kUnfinishedOperation:
       return "unfinished asynchronous operation";
+    case Rule::kRace:
+      return "data race";
     case Rule::kProxy:
       return "missing proxy fence";
     case Rule::kMbarrier:

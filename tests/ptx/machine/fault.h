@@ -24,6 +24,7 @@ enum class Rule {
   kDescriptor,           // matrix, instruction or tensor-map descriptor
   kShape,                // shape or type not allowed for the kind
   kUnfinishedOperation,  // a result read before its wait, bytes touched while an asynchronous operation uses them
+  kRace,                 // accesses to shared memory that nothing orders
   kProxy,                // generic writes read by the async proxy without a proxy fence
   kMbarrier,
   kBarrier,

@@ -29,6 +29,7 @@ struct ExecutionOptions {
   uint64_t seed = 0;        // 0: warps take turns in order; else order and turn length vary
   int resident_ctas = 132;  // CTAs that take turns; a grid that spins on others needs them all resident
   uint64_t instruction_limit = uint64_t{1} << 40;  // warp instructions of one cluster
+  bool check_races = false;                        // machine/race_detector.h
   // Called for every instruction executed, with a line of text. From many threads unless threads is 1.
   std::function<void(const std::string&)> trace;
   // Device printf and assert messages; stdout and stderr if not set.

@@ -72,11 +72,19 @@ inline void SharedMemory::CheckAccess(uint32_t offset, uint32_t bytes, bool stor
 
 void SharedMemory::Load(uint32_t offset, uint32_t bytes, void* out) const {
   CheckAccess(offset, bytes, false, "load");
+  if (log_ != nullptr) {
+    for (uint32_t g = offset / 4; g * 4 < offset + bytes; ++g) log_->Read(g, BytesOf(g, offset, bytes));
+  }
   std::memcpy(out, data_.data() + offset, bytes);
 }
 
 void SharedMemory::Store(uint32_t offset, uint32_t bytes, const void* in, int warp) {
   CheckAccess(offset, bytes, true, "store");
+  if (log_ != nullptr) {
+    const bool changes = std::memcmp(data_.data() + offset, in, bytes) != 0;
+    for (uint32_t g = offset / 4; g * 4 < offset + bytes; ++g)
+      log_->Write(g, BytesOf(g, offset, bytes), changes);
+  }
   std::memcpy(data_.data() + offset, in, bytes);
   ForGranules(offset, bytes, [&](Granule& g, uint8_t mask) {
     g.written = time_;
@@ -130,6 +138,9 @@ void SharedMemory::BeginAsyncRead(uint32_t offset, uint32_t bytes) {
     if (g.readers == 255) Raise(Rule::kResource, "more than 255 asynchronous operations read the same bytes");
     ++g.readers;
   });
+  if (log_ != nullptr) {
+    for (uint32_t g = offset / 4; g * 4 < offset + bytes; ++g) log_->AsyncRead(g, BytesOf(g, offset, bytes));
+  }
 }
 
 void SharedMemory::EndAsyncRead(uint32_t offset, uint32_t bytes) {
@@ -149,6 +160,9 @@ void SharedMemory::BeginAsyncWrite(uint32_t offset, uint32_t bytes) {
             Cat("an asynchronous write at shared offset ", Hex(offset), " hits an mbarrier"));
     ++g.writers;
   });
+  if (log_ != nullptr) {
+    for (uint32_t g = offset / 4; g * 4 < offset + bytes; ++g) log_->AsyncWrite(g, BytesOf(g, offset, bytes));
+  }
 }
 
 void SharedMemory::EndAsyncWrite(uint32_t offset, uint32_t bytes) {
@@ -194,7 +208,11 @@ void SharedMemory::InvalidateMbarrier(uint32_t offset) {
 }
 
 Mbarrier& SharedMemory::At(uint32_t offset) {
-  if (const auto it = mbarriers_.find(offset); it != mbarriers_.end()) return it->second;
+  if (const auto it = mbarriers_.find(offset); it != mbarriers_.end()) {
+    // Whoever asks for it by an instruction arrives, or waits, which makes known little.
+    if (detector_ != nullptr) detector_->Release(known_[offset], it->second.phase());
+    return it->second;
+  }
   if (offset % 8 != 0)
     Raise(Rule::kMisalignedAddress,
           Cat("mbarrier at shared offset ", Hex(offset), " needs 8 bytes alignment"));
@@ -203,6 +221,15 @@ Mbarrier& SharedMemory::At(uint32_t offset) {
   for (const auto& [at, barrier] : mbarriers_) known += (known.empty() ? "" : ", ") + Hex(at);
   Raise(Rule::kMbarrier, Cat("no mbarrier was initialised at shared offset ", Hex(offset),
                              "; the CTA's: ", known.empty() ? "none" : known));
+}
+
+void SharedMemory::DetectRaces(RaceDetector& detector) {
+  detector_ = &detector;
+  log_ = std::make_unique<AccessLog>(detector, end_);
+}
+
+void SharedMemory::AcquireMbarrier(uint32_t offset) {
+  if (detector_ != nullptr) detector_->Acquire(known_[offset], At(offset).phase());
 }
 
 Mbarrier& SharedMemory::AsyncAt(uint32_t offset) {

@@ -14,10 +14,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "tests/ptx/machine/mbarrier.h"
+#include "tests/ptx/machine/race_detector.h"
 
 namespace tessera::ptx {
 
@@ -29,6 +31,11 @@ class SharedMemory {
  public:
   // `bytes`: static plus dynamic; `warps` of the whole cluster, whose writes are told apart.
   SharedMemory(uint32_t bytes, int warps);
+
+  // Records and checks accesses from now on. `detector` outlives the memory.
+  void DetectRaces(RaceDetector& detector);
+  // After a successful wait: what arrivals made known is known to the waiting warp.
+  void AcquireMbarrier(uint32_t offset);
 
   uint32_t end() const { return end_; }  // first offset past the allocation
 
@@ -90,6 +97,9 @@ class SharedMemory {
   std::vector<uint32_t> synchronised_;  // by warp: time of its last synchronisation
   uint32_t fenced_for_all_ = 0;         // writes up to this time are visible whoever wrote them
   std::map<uint32_t, Mbarrier> mbarriers_;
+  RaceDetector* detector_ = nullptr;
+  mutable std::unique_ptr<AccessLog> log_;          // null unless races are looked for
+  std::map<uint32_t, RaceDetector::Phased> known_;  // by mbarrier
 };
 
 }  // namespace tessera::ptx

@@ -320,6 +320,7 @@ void Warp::Retire(LaneMask lanes) {
 Warp::Step Warp::Run(int budget, bool desperate, int* executed) {
   GridContext& grid = cluster().grid();
   const bool trace = static_cast<bool>(grid.options.trace);
+  RaceDetector* const races = cluster().races();
   yielded_ = false;
   timed_out_ = false;
   bool may_time_out = desperate;
@@ -354,11 +355,13 @@ Warp::Step Warp::Run(int budget, bool desperate, int* executed) {
         } else {
           lanes += std::popcount(active_);
           moved_ = false;
+          if (races != nullptr) races->SetActor(cluster_index_);
           try {
             i.execute(*this, i);
           } catch (const WaitForConvergence&) {
             AwaitConvergence();
           }
+          if (races != nullptr) races->SetActor(-1);
           if (trace)
             grid.options.trace(
                 Cat(Location(&i, -1, active_), group->waiting ? "  waits for " + group->wait.what : ""));

@@ -30,6 +30,7 @@ Without --entry: lists the kernels of the file with their parameters, and the in
   --arg bytes:N         a parameter of N zero bytes
   --async lazy|eager|random   when asynchronous operations complete (lazy)
   --seed N              varies the order of warps and of asynchronous completions
+  --races               stop at accesses to shared memory that nothing orders
   --threads N           host threads (all cores)
   --limit N             warp instructions a cluster may execute
   --trace               print every instruction executed (one host thread)
@@ -224,6 +225,8 @@ int Main(int argc, char** argv) {
       print = Number(next());
     else if (word == "--quiet")
       quiet = true;
+    else if (word == "--races")
+      options.check_races = true;
     else if (word == "--trace") {
       options.threads = 1;
       options.trace = [](const std::string& line) { std::cout << line << "\n"; };
