@@ -3,23 +3,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/model/safetensors_header.h"
+#include "server/model/quantization_label.h"
 
 namespace tessera {
-namespace {
-
-bool HasQuantized(const CheckpointFacts& facts) {
-  for (const FormatUse& use : facts.formats) {
-    if (use.format == WeightFormat::kNvfp4 || use.format == WeightFormat::kMxfp4 ||
-        use.format == WeightFormat::kFp8) {
-      return true;
-    }
-  }
-  return false;
-}
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& dir, LoadFormat format) {
   std::unique_ptr<Checkpoint> checkpoint(new Checkpoint());
   checkpoint->directory_ = dir;
@@ -44,12 +30,8 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& 
   checkpoint->weights_ = std::move(*weights);
 
   std::vector<std::string>& warnings = checkpoint->facts_.warnings;
-  const QuantizationHint& hint = checkpoint->config_.quantization;
-  const bool labelled = !hint.method.empty() || !hint.algorithm.empty();
-  if (labelled != HasQuantized(checkpoint->facts_)) {
-    warnings.push_back(labelled ? absl::StrCat("the configuration says quantised (", Printable(hint.method),
-                                               " ", Printable(hint.algorithm), "), but no tensor is")
-                                : "tensors are quantised, though the configuration does not say so");
+  for (std::string& warning : CompareWithLabel(checkpoint->config_.quantization, checkpoint->weights_)) {
+    warnings.push_back(std::move(warning));
   }
   if (checkpoint->reader_->hole_bytes() > 0) {
     warnings.push_back(absl::StrCat(checkpoint->reader_->hole_bytes(),

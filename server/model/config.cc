@@ -51,13 +51,24 @@ QuantizationHint ReadQuantizationHint(const nlohmann::json& config, const nlohma
     return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
   };
   QuantizationHint hint;
+  const auto names = [&hint](const nlohmann::json& object, const char* key) {
+    const auto it = object.find(key);
+    if (it == object.end() || !it->is_array()) return;
+    for (const nlohmann::json& name : *it) {
+      if (name.is_string()) hint.excluded.push_back(name.get<std::string>());
+    }
+  };
   if (const auto it = config.find("quantization_config"); it != config.end() && it->is_object()) {
     hint.method = text(*it, "quant_method");
     hint.algorithm = text(*it, "quant_algo");
+    if (hint.algorithm.empty()) hint.algorithm = text(*it, "format");  // compressed-tensors
+    names(*it, "ignore");
+    names(*it, "modules_to_not_convert");
   }
   if (const auto it = hf_quant_config.find("quantization"); it != hf_quant_config.end() && it->is_object()) {
     if (hint.method.empty()) hint.method = "modelopt";
     if (hint.algorithm.empty()) hint.algorithm = text(*it, "quant_algo");
+    if (hint.excluded.empty()) names(*it, "exclude_modules");
   }
   return hint;
 }

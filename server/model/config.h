@@ -27,6 +27,7 @@ struct GenerationDefaults {
 struct QuantizationHint {
   std::string method;     // "modelopt", ...; empty if none
   std::string algorithm;  // "NVFP4", "W4A16_NVFP4", ...
+  std::vector<std::string> excluded;  // modules said not to be quantised: names, prefixes or wildcards
 };
 
 struct ModelConfig {

@@ -221,8 +221,9 @@ void LinearFinder::CheckLeftovers(bool tied_embeddings, std::vector<std::string>
   std::map<std::string, std::vector<std::string>> parts;
   for (const auto& [name, tensor] : reader_.tensors()) {
     if (used_.count(&tensor) > 0) continue;
-    const auto part = std::find_if(passed_over_.begin(), passed_over_.end(),
-                                   [&](const auto& entry) { return absl::StartsWith(name, entry.first); });
+    const auto part =
+        std::find_if(passed_over_.begin(), passed_over_.end(),
+                     [&name = name](const auto& entry) { return absl::StartsWith(name, entry.first); });
     if (part != passed_over_.end()) {
       parts[part->second].push_back(name);
     } else if (Harmless(name, tied_embeddings)) {

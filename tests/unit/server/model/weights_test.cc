@@ -12,6 +12,7 @@
 #include "nlohmann/json.hpp"
 #include "server/model/checkpoint.h"
 #include "server/model/linear_rows.h"
+#include "server/model/quantization_label.h"
 #include "tests/unit/server/model/test_files.h"
 
 namespace tessera {
@@ -310,6 +311,37 @@ TEST_F(WeightsTest, BadBlockScalesAreFound) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(status.message(), HasSubstr("v_proj.weight_scale\", row 4, block 2"));  // 3 blocks a row
   EXPECT_THAT(status.message(), HasSubstr("0x81 (negative)"));
+}
+
+TEST(QuantizationLabel, CoversModules) {
+  EXPECT_TRUE(CoversModule("lm_head", "lm_head"));
+  EXPECT_TRUE(CoversModule("model.layers.0*", "model.layers.0.mlp.gate"));
+  EXPECT_TRUE(CoversModule("*.gate", "model.layers.0.mlp.gate"));
+  EXPECT_TRUE(CoversModule("model.layers.3", "model.layers.3.mlp.gate"));
+  EXPECT_FALSE(CoversModule("model.layers.3", "model.layers.31.mlp.gate"));
+  EXPECT_FALSE(CoversModule("*.gate", "model.layers.0.mlp.gate_proj"));
+  EXPECT_FALSE(CoversModule("", "x"));
+  EXPECT_FALSE(CoversModule("re:.*", "x"));
+  EXPECT_FALSE(CoversModule(std::string(2000, '*') + "b", std::string(2000, 'a')));  // and soon
+}
+
+TEST_F(WeightsTest, ListsOfExclusionsThatLie) {
+  auto checkpoint = OpenChanged("moe_nvfp4", [](Tensors&) {});
+  ASSERT_TRUE(checkpoint.ok());
+  EXPECT_THAT((*checkpoint)->facts().warnings, testing::IsEmpty());
+  nlohmann::json config = nlohmann::json::parse(ReadFile(GoldenDirectory("moe_nvfp4") + "/config.json"));
+  // Routers are BF16 whatever the list says of them; the experts of layer 1 are not.
+  config["quantization_config"]["ignore"] = {"lm_head", "model.layers.1.mlp.experts*",
+                                             "model.layers.0.self_attn"};
+  config["quantization_config"]["quant_algo"] = "NVFP4";
+  WriteFile(directory_ / "config.json", config.dump());
+  checkpoint = Checkpoint::Open(directory_.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_THAT(
+      (*checkpoint)->facts().warnings,
+      testing::ElementsAre(HasSubstr("22 matrices are quantised though the configuration excludes them, the "
+                                     "first is \"model.layers.0.self_attn.q_proj\""),
+                           HasSubstr("labelled NVFP4")));
 }
 
 TEST_F(WeightsTest, WarnsWhenTheLabelDoesNotFit) {
