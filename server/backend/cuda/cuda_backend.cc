@@ -171,10 +171,11 @@ absl::Status CheckCudaDevice(int device) {
       !status.ok()) {
     return status;
   }
-  if (properties.major == 9 && properties.minor == 0) return absl::OkStatus();
+  // Code for 9.0a and 10.0a runs on these devices alone.
+  if ((properties.major == 9 || properties.major == 10) && properties.minor == 0) return absl::OkStatus();
   return absl::UnavailableError(
       absl::StrCat("GPU ", device, " (", properties.name, ") has compute capability ", properties.major, ".",
-                   properties.minor, "; this build has kernels for 9.0 (H100, H200)"));
+                   properties.minor, "; this build has kernels for 9.0 (H100, H200) and 10.0 (B200)"));
 }
 
 absl::StatusOr<int64_t> FreeDeviceMemory(int device) {

@@ -20,7 +20,7 @@ struct CudaBackendOptions {
   std::function<void(const LoadProgress&)> progress;
 };
 
-// Whether this machine has a GPU that the kernels run on (compute capability 9.0). UNAVAILABLE says what is missing.
+// Whether this machine has a GPU that the kernels run on (compute capability 9.0 or 10.0). UNAVAILABLE says what is missing.
 absl::Status CheckCudaDevice(int device);
 
 // Bytes of device memory free on `device`, for sizing the cache.
