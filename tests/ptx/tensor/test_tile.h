@@ -35,14 +35,17 @@ inline uint32_t RandomCode(ElementType type, std::mt19937& random) {
   return Encode(type, static_cast<int>(random() % 17) - 8, Overflow::kSpecial);
 }
 
-// Dense tile of rows x k elements at `start`, in a layout of the mode, whose descriptor it makes.
+// Dense tile of rows x k elements at `start`, in a layout of the mode, whose descriptor it makes. A start that is no multiple
+// of the swizzle's period needs the base offset (start >> 7) & 7.
 inline Tile MakeTile(std::vector<uint8_t>& image, uint32_t start, Major major, Swizzle swizzle,
-                     ElementType type, Packing packing, int rows, int k, std::mt19937& random) {
+                     ElementType type, Packing packing, int rows, int k, std::mt19937& random,
+                     uint8_t base_offset = 0) {
   Tile tile;
   tile.values = Matrix(rows, k);
   MatrixDescriptor& d = tile.descriptor;
   d.start_address = start;
   d.swizzle = swizzle;
+  d.base_offset = base_offset;
   const int width = SwizzleWidth(swizzle);
   const int elements = ChunkElements(type, packing);
   if (major == Major::kK) {

@@ -28,6 +28,7 @@ struct Case {
   Major a_major = Major::kK, b_major = Major::kK;
   Swizzle swizzle = Swizzle::k128B;
   bool a_in_registers = false;
+  uint8_t base_offset = 0;  // in 128-byte lines: how far A starts behind the swizzle's natural alignment
 };
 
 std::string Instruction(const Case& c, std::string_view a, std::string_view b) {
@@ -56,8 +57,9 @@ void RunCase(const Case& c, AsyncPolicy async = AsyncPolicy::kLazy) {
   std::mt19937 random(3);
   std::vector<uint8_t> image(48 * 1024);
   const int k = 256 / BitsOf(c.a);
-  const Tile a = MakeTile(image, 0, c.a_major, c.swizzle, c.a, Packing::kDense, 64, k, random);
-  const Tile b = MakeTile(image, 8192, c.b_major, c.swizzle, c.b, Packing::kDense, c.n, k, random);
+  const Tile a = MakeTile(image, 128 * c.base_offset, c.a_major, c.swizzle, c.a, Packing::kDense, 64, k,
+                          random, c.base_offset);
+  const Tile b = MakeTile(image, 12288, c.b_major, c.swizzle, c.b, Packing::kDense, c.n, k, random);
   const int each = 32 / BitsOf(c.a);
   for (int thread = 0; thread < 128; ++thread) {
     for (int reg = 0; reg < 4; ++reg) {
@@ -140,6 +142,18 @@ TEST(WgmmaTest, AInRegisters) {
   Case transposed{kBF16, kBF16, kF32, 64, Major::kK, Major::kMN};
   transposed.a_in_registers = true;
   RunCase(transposed, AsyncPolicy::kRandom);
+}
+
+// A pattern that starts at another line than a multiple of its period: the base offset says which.
+TEST(WgmmaTest, BaseOffsets) {
+  for (Swizzle swizzle : {Swizzle::k32B, Swizzle::k64B, Swizzle::k128B}) {
+    for (uint8_t line : {1, 2, 3, 7}) {
+      Case c{kBF16, kBF16, kF32, 8};
+      c.swizzle = swizzle;
+      c.base_offset = line;
+      RunCase(c);
+    }
+  }
 }
 
 // ---- rules
