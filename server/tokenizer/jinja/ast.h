@@ -30,7 +30,7 @@ struct Expr {
     kAttribute,  // args[0] . name
     kItem,       // args[0] [ args[1] ]
     kSlice,      // args[0] [ args[1] : args[2] : args[3] ], each of them null if left out
-    kCall,       // args[0] ( args[1...], named )
+    kCall,       // args[0] ( args[1...], named ), where named "*" and "**" stand for several
     kFilter,     // args[0] | name ( args[1...], named ); args[0] null: the text of a block
     kTest,       // args[0] is name ( args[1...], named )
     kCondition,  // args[0] if args[1] else args[2] (or null)

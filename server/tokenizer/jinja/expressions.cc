@@ -141,7 +141,21 @@ absl::StatusOr<Arguments> Interpreter::EvaluateArguments(const Expr& e, size_t f
   }
   for (const NamedExpr& named : e.named) {
     TOKENIZER_ASSIGN_OR_RETURN(Value value, Evaluate(*named.value));
-    out.named.emplace_back(named.name, std::move(value));
+    if (named.name == "*") {
+      TOKENIZER_ASSIGN_OR_RETURN(const std::shared_ptr<const Sequence> items, Iterate(value));
+      TOKENIZER_RETURN_IF_ERROR(ChargeSteps(items->items.size()));
+      out.positional.insert(out.positional.end(), items->items.begin(), items->items.end());
+    } else if (named.name == "**") {
+      if (value.dict() == nullptr)
+        return TemplateError(absl::StrCat("argument after ** must be a mapping, not ", value.type_name()));
+      TOKENIZER_RETURN_IF_ERROR(ChargeSteps(value.dict()->entries().size()));
+      for (const Dict::Entry& entry : value.dict()->entries()) {
+        if (!entry.key.is_string()) return TemplateError("keywords must be strings");
+        out.named.emplace_back(entry.key.text()->bytes(), entry.value);
+      }
+    } else {
+      out.named.emplace_back(named.name, std::move(value));
+    }
   }
   return out;
 }

@@ -69,7 +69,18 @@ absl::Status ExpressionParser::CallArguments(Expr* call) {
     if (!first) TOKENIZER_RETURN_IF_ERROR(ExpectOperator(","));
     first = false;
     if (IsOperator(")")) break;
-    if (IsOperator("*") || IsOperator("**")) return Error("* and ** in a call are not supported");
+    const auto seen = [call](absl::string_view stars) {
+      return std::any_of(call->named.begin(), call->named.end(),
+                         [&](const NamedExpr& n) { return n.name == stars; });
+    };
+    if (IsOperator("*") || IsOperator("**")) {
+      std::string stars = Next().text;
+      if (seen("**") || (seen("*") && stars == "*")) return Error("a second list of further arguments");
+      TOKENIZER_ASSIGN_OR_RETURN(ExprPtr value, Expression());
+      call->named.push_back({std::move(stars), std::move(value)});
+      continue;
+    }
+    if (seen("**")) return Error("an argument behind the further named ones");
     if (Current().kind == Token::kName && Ahead().kind == Token::kOperator && Ahead().text == "=") {
       std::string name = Next().text;
       Next();
