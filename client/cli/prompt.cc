@@ -59,9 +59,11 @@ absl::StatusOr<v1::Prompt> PromptOptions::Build(const std::vector<std::string>& 
   std::string text = JoinOrReadStdin(words);
   if (text.empty())
     return absl::InvalidArgumentError("the prompt is empty; give it as words or on standard input");
-  for (const std::string* checked : std::initializer_list<const std::string*>{&text, &system_}) {
-    if (const size_t at = FirstInvalidUtf8(*checked); at != absl::string_view::npos) {
-      return absl::InvalidArgumentError(absl::StrCat("the prompt is not UTF-8 from byte ", at, " on"));
+  const std::pair<const char*, const std::string*> checked[] = {
+      {"the prompt", &text}, {"--system", &system_}, {"--template-variables", &template_variables_}};
+  for (const auto& [name, value] : checked) {
+    if (const size_t at = FirstInvalidUtf8(*value); at != absl::string_view::npos) {
+      return absl::InvalidArgumentError(absl::StrCat(name, " is not UTF-8 from byte ", at, " on"));
     }
   }
   v1::Prompt prompt;

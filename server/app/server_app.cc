@@ -120,7 +120,7 @@ absl::StatusOr<RpcServerOptions> MakeRpcOptions(const ServerOptions& options) {
   out.channelz = options.channelz;
   out.log_requests = options.log_requests;
   const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  out.tokenizer_threads = std::clamp(cores / 2, 1, 8);
+  out.tokenizer_threads = std::clamp(cores / 2, 2, 8);  // one of them is kept for short prompts
   out.writer_threads = std::clamp(cores / 4, 1, 4);
   return out;
 }

@@ -11,7 +11,7 @@ namespace tessera {
 EmbedReactor* EmbedReactor::Start(RpcContext* rpc, grpc::CallbackServerContext* context,
                                   const v1::EmbedRequest* request, v1::EmbedResponse* response) {
   auto reactor = std::make_shared<EmbedReactor>(rpc, context, request, response);
-  reactor->Begin(request->request_id());
+  reactor->Begin(request->request_id(), request->ByteSizeLong());
   return reactor.get();
 }
 

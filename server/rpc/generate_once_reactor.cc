@@ -14,7 +14,7 @@ GenerateOnceReactor* GenerateOnceReactor::Start(RpcContext* rpc, grpc::CallbackS
                                                 const v1::GenerateRequest* request,
                                                 v1::GenerateOnceResponse* response) {
   auto reactor = std::make_shared<GenerateOnceReactor>(rpc, context, request, response);
-  reactor->Begin(request->request_id());
+  reactor->Begin(request->request_id(), request->ByteSizeLong());
   return reactor.get();
 }
 

@@ -14,7 +14,7 @@ namespace tessera {
 GenerateReactor* GenerateReactor::Start(RpcContext* rpc, grpc::CallbackServerContext* context,
                                         const v1::GenerateRequest* request) {
   auto reactor = std::make_shared<GenerateReactor>(rpc, context, request);
-  reactor->Begin(request->request_id());
+  reactor->Begin(request->request_id(), request->ByteSizeLong());
   return reactor.get();  // not yet deleted: OnDone comes only after it is returned
 }
 

@@ -10,7 +10,7 @@ namespace tessera {
 InferenceCall::InferenceCall(RpcContext* rpc, grpc::CallbackServerContext* context, const char* method)
     : rpc_(rpc), context_(context), method_(method) {}
 
-void InferenceCall::Begin(const std::string& field) {
+void InferenceCall::Begin(const std::string& field, size_t request_bytes) {
   self_ = shared_from_this();
   rpc_->open_calls().Add(self_);
   request_id_ = ResolveRequestId(field, *context_);
@@ -28,7 +28,7 @@ void InferenceCall::Begin(const std::string& field) {
           absl::AlreadyExistsError("a request with the id " + Quoted(request_id_.id) + " is running"));
     }
   }
-  if (!rpc_->tokenizers().TrySubmit([self = self_] { self->RunPrepare(); })) {
+  if (!rpc_->tokenizers().TrySubmit([self = self_] { self->RunPrepare(); }, request_bytes)) {
     if (arriving_) rpc_->arriving().Remove(request_id_.id);
     Refuse(WithPushback(absl::ResourceExhaustedError("too many requests wait to be tokenised")));
   }

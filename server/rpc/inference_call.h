@@ -36,8 +36,9 @@ class InferenceCall : public std::enable_shared_from_this<InferenceCall> {
  protected:
   InferenceCall(RpcContext* rpc, grpc::CallbackServerContext* context, const char* method);
 
-  // Starts the life of a call; `field` is the request's own request_id. Ends in Refuse or in OnEvents.
-  void Begin(const std::string& field);
+  // Starts the life of a call; `field` is the request's own request_id, `request_bytes` its size. Ends in Refuse or in
+  // OnEvents.
+  void Begin(const std::string& field, size_t request_bytes);
   // For OnCancel: ends the request in the engine at its next step.
   void Cancel();
   // For OnDone.

@@ -25,11 +25,13 @@ grpc::ServerUnaryReactor* RunOnTokenizer(RpcContext* rpc, grpc::CallbackServerCo
     if (loaded.ok()) serving = *loaded;
   }
   if (status.ok()) {
-    const bool queued = rpc->tokenizers().TrySubmit([context, reactor, request, response, serving, handle] {
-      absl::StatusOr<Response> answer = handle(*request, serving->model);
-      if (answer.ok()) *response = *std::move(answer);
-      reactor->Finish(ToGrpcStatus(answer.status()));
-    });
+    const bool queued = rpc->tokenizers().TrySubmit(
+        [context, reactor, request, response, serving, handle] {
+          absl::StatusOr<Response> answer = handle(*request, serving->model);
+          if (answer.ok()) *response = *std::move(answer);
+          reactor->Finish(ToGrpcStatus(answer.status()));
+        },
+        request->ByteSizeLong());
     if (queued) return reactor;
     status = WithPushback(absl::ResourceExhaustedError("too many requests wait to be tokenised"));
   }

@@ -55,20 +55,25 @@ void CheckChat(const v1::Chat& chat, const std::string& path, const ServedModel&
                                                  kMaxTemplateVariablesBytes));
     return;
   }
-  const OrderedJson json = OrderedJson::parse(variables, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) {
+  const absl::StatusOr<OrderedJson> json = ParseChatJson(variables, "");
+  if (!json.ok()) {
+    violations->Add(variables_path, absl::StrCat("found ", Quoted(variables),
+                                                 ", expected a JSON object: ", json.status().message()));
+    return;
+  }
+  if (!json->is_object()) {
     violations->Add(variables_path, absl::StrCat("found ", Quoted(variables), ", expected a JSON object"));
     return;
   }
   for (const char* reserved : {"messages", "tools", "add_generation_prompt"}) {
-    if (json.contains(reserved)) {
+    if (json->contains(reserved)) {
       violations->Add(variables_path, absl::StrCat("may not define \"", reserved, "\""));
     }
   }
 }
 
 absl::StatusOr<std::vector<int32_t>> TokenizeChat(const v1::Chat& chat, const std::string& path,
-                                                  const ServedModel& model) {
+                                                  const ServedModel& model, size_t max_tokens) {
   if (!model.chat_template) {
     return absl::FailedPreconditionError(absl::StrCat(path, ": the model \"", model.info.name(),
                                                       "\" has no chat template; send text or token ids"));
@@ -78,11 +83,15 @@ absl::StatusOr<std::vector<int32_t>> TokenizeChat(const v1::Chat& chat, const st
     request.messages.push_back({{"role", message.role()}, {"content", message.content()}});
   }
   if (!chat.template_variables_json().empty()) {
-    request.variables = OrderedJson::parse(chat.template_variables_json(), nullptr, false);
+    const std::string field = absl::StrCat(path, ".template_variables_json");
+    absl::StatusOr<OrderedJson> variables = ParseChatJson(chat.template_variables_json(), field);
+    if (!variables.ok()) return variables.status();
+    request.variables = *std::move(variables);
   }
   if (chat.has_add_generation_prompt()) request.add_generation_prompt = chat.add_generation_prompt();
-  absl::StatusOr<std::vector<int32_t>> ids = model.chat_template->EncodeChat(request, *model.tokenizer);
-  if (ids.ok() || absl::IsInternal(ids.status())) return ids;
+  absl::StatusOr<std::vector<int32_t>> ids =
+      model.chat_template->EncodeChat(request, *model.tokenizer, max_tokens);
+  if (ids.ok() || absl::IsInternal(ids.status()) || absl::IsOutOfRange(ids.status())) return ids;
   return InvalidField(
       path, absl::StrCat("the model's chat template refused the conversation: ", ids.status().message()));
 }
@@ -140,11 +149,12 @@ absl::StatusOr<std::vector<int32_t>> TokenizePrompt(const v1::Prompt& prompt, co
   }
   absl::StatusOr<std::vector<int32_t>> ids;
   if (prompt.has_chat()) {
-    ids = TokenizeChat(prompt.chat(), absl::StrCat(path, ".chat"), model);
+    ids = TokenizeChat(prompt.chat(), absl::StrCat(path, ".chat"), model, options.max_tokens);
   } else {
     EncodeOptions encode;
     encode.add_special_tokens = options.add_special_tokens;
     encode.parse_special = options.parse_special;
+    encode.max_tokens = options.max_tokens;
     ids = model.tokenizer->Encode(prompt.text(), encode);
     if (absl::IsInvalidArgument(ids.status())) {
       return InvalidField(absl::StrCat(path, ".text"), std::string(ids.status().message()));

@@ -22,12 +22,15 @@ void CheckTokenIds(const google::protobuf::RepeatedField<int32_t>& ids, const st
                    const ServedModel& model, Violations* violations);
 
 struct TextOptions {
+  // For text alone.
   bool add_special_tokens = true;
   bool parse_special = false;
+  // For text and chat: stop once it is certain that there are more.
+  size_t max_tokens = kAnyNumberOfTokens;
 };
 
-// The tokens of a prompt that CheckPrompt found right. `options` hold for text. Slow for long text: never call it on a
-// callback thread. Errors: INVALID_ARGUMENT (the template refused the conversation; no tokens at all),
+// The tokens of a prompt that CheckPrompt found right. Slow for long text: never call it on a callback thread. Errors:
+// INVALID_ARGUMENT (the template refused the conversation), OUT_OF_RANGE (more than options.max_tokens),
 // FAILED_PRECONDITION (no tokenizer, no chat template).
 absl::StatusOr<std::vector<int32_t>> TokenizePrompt(const v1::Prompt& prompt, const std::string& path,
                                                     const ServedModel& model,

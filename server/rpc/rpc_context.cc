@@ -1,6 +1,5 @@
 #include "server/rpc/rpc_context.h"
 
-#include <limits>
 #include <utility>
 
 #include "absl/random/random.h"
@@ -63,8 +62,9 @@ bool ArrivingRequests::Remove(const std::string& id) {
 RpcContext::RpcContext(Options options, Metrics* metrics)
     : options_(std::move(options)),
       metrics_(metrics),
-      writers_("rpc-write", options_.writer_threads, std::numeric_limits<size_t>::max()),
-      tokenizers_("tokenize", options_.tokenizer_threads, kMaxTokenizing) {}
+      writers_({.name = "rpc-write", .num_threads = options_.writer_threads}),
+      tokenizers_(
+          {.name = "tokenize", .num_threads = options_.tokenizer_threads, .max_queued = kMaxTokenizing}) {}
 
 void RpcContext::Serve(Serving serving) {
   owned_serving_ = std::make_unique<const Serving>(std::move(serving));

@@ -97,7 +97,7 @@ class RpcContext {
   OpenCalls open_calls_;
   // Turns the engine's events into messages and starts writes, off the engine's thread. Holds at most one task a call.
   WorkerPool writers_;
-  // Checks and tokenises requests. Bounded: a call that finds it full is RESOURCE_EXHAUSTED.
+  // Checks and tokenises requests, short ones first. Bounded: a call that finds it full is RESOURCE_EXHAUSTED.
   // Stops first: its tasks hand calls to the writers.
   WorkerPool tokenizers_;
 };

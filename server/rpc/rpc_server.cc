@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "google/protobuf/stubs/logging.h"
 #include "grpc/grpc.h"
 #include "grpcpp/ext/channelz_service_plugin.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
@@ -76,6 +77,15 @@ void AddPluginOnce() {
   (void)once;
 }
 
+// What protobuf has to say of a message that it cannot read (text that is not UTF-8, for one) would go to standard error
+// as it is, once for each that a client cares to send; the client gets a status.
+void QuietProtobuf() {
+  google::protobuf::SetLogHandler(
+      [](google::protobuf::LogLevel, const char*, int, const std::string& message) {
+        Log(LogLevel::kDebug, "a message could not be read", {{"protobuf", message}});
+      });
+}
+
 }  // namespace
 
 class RpcServer::Impl {
@@ -100,6 +110,7 @@ class RpcServer::Impl {
     if (absl::Status status = CheckCanListen(options_.listen); !status.ok()) return status;
     if (options_.reflection) AddPluginOnce<&grpc::reflection::InitProtoReflectionServerBuilderPlugin>();
     if (options_.channelz) AddPluginOnce<&grpc::channelz::experimental::InitChannelzService>();
+    QuietProtobuf();
     grpc::ServerBuilder builder;
     SetArguments(options_, &builder);
     builder.AddListeningPort(options_.listen, *credentials, &port_);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "absl/random/random.h"
@@ -148,20 +149,21 @@ absl::Duration CheckTimeout(const google::protobuf::Duration& timeout, Violation
   return value;
 }
 
-// Adds a violation about a prompt's length, which is known only after tokenising.
-void CheckPromptLength(int64_t tokens, int64_t room_for_output, const std::string& path,
+// Adds a violation about a prompt's length, which is known only after tokenising; `tokens` is null if that stopped once
+// they were too many.
+void CheckPromptLength(std::optional<int64_t> tokens, int64_t room_for_output, const std::string& path,
                        const ServedModel& model, Violations* violations) {
   const int64_t limit = model.info.max_context() - room_for_output;
   if (tokens == 0) {
     violations->Add(path, "has no tokens, expected at least one");
-  } else if (tokens > limit && room_for_output > 0) {
-    violations->Add(path,
-                    absl::StrCat("has ", tokens, " tokens, expected at most ", limit, " (the context of ",
-                                 model.info.max_context(), " with room for one token of output)"));
-  } else if (tokens > limit) {
-    violations->Add(path, absl::StrCat("has ", tokens, " tokens, expected at most ", limit,
-                                       " (the context); set truncate to cut it"));
+    return;
   }
+  if (tokens && *tokens <= limit) return;
+  const std::string found = tokens ? absl::StrCat("has ", *tokens) : absl::StrCat("has more than ", limit);
+  const std::string reason = room_for_output > 0 ? absl::StrCat(" (the context of ", model.info.max_context(),
+                                                                " with room for one token of output)")
+                                                 : std::string(" (the context); set truncate to cut it");
+  violations->Add(path, absl::StrCat(found, " tokens, expected at most ", limit, reason));
 }
 
 }  // namespace
@@ -220,7 +222,13 @@ absl::StatusOr<GenerateSpec> MakeGenerateSpec(const v1::GenerateRequest& request
   spec.bypass_prefix_cache = request.bypass_prefix_cache();
   if (!violations.empty()) return violations.ToStatus();
 
-  absl::StatusOr<std::vector<int32_t>> prompt = TokenizePrompt(request.prompt(), "prompt", model);
+  absl::StatusOr<std::vector<int32_t>> prompt =
+      TokenizePrompt(request.prompt(), "prompt", model,
+                     {.max_tokens = static_cast<size_t>(std::max(model.info.max_context() - 1, 0))});
+  if (absl::IsOutOfRange(prompt.status())) {
+    CheckPromptLength(std::nullopt, 1, "prompt", model, &violations);
+    return violations.ToStatus();
+  }
   if (!prompt.ok()) return prompt.status();
   spec.prompt = *std::move(prompt);
   const int64_t prompt_tokens = static_cast<int64_t>(spec.prompt.size());
@@ -283,7 +291,13 @@ absl::StatusOr<EmbedCall> MakeEmbedCall(const v1::EmbedRequest& request, const R
   const size_t max_context = model.info.max_context();
   for (int i = 0; i < request.inputs_size(); ++i) {
     const std::string path = absl::StrCat("inputs[", i, "]");
-    absl::StatusOr<std::vector<int32_t>> ids = TokenizePrompt(request.inputs(i), path, model);
+    absl::StatusOr<std::vector<int32_t>> ids =
+        TokenizePrompt(request.inputs(i), path, model,
+                       {.max_tokens = request.truncate() ? kAnyNumberOfTokens : max_context});
+    if (absl::IsOutOfRange(ids.status())) {
+      CheckPromptLength(std::nullopt, 0, path, model, &violations);
+      continue;
+    }
     if (!ids.ok()) return ids.status();
     const bool cut = request.truncate() && ids->size() > max_context;
     if (cut && request.truncation_side() == v1::TRUNCATION_SIDE_LEFT) {

@@ -68,6 +68,9 @@ absl::StatusOr<OrderedJson> ParseChatJson(absl::string_view text, absl::string_v
       return absl::InvalidArgumentError(
           absl::StrCat(prefix, "nested deeper than ", kMaxJsonDepth, " levels"));
     return json;
+  } catch (const OrderedJson::parse_error& e) {
+    // Its own message repeats the text.
+    return absl::InvalidArgumentError(absl::StrCat(prefix, "not JSON, at byte ", e.byte));
   } catch (const std::exception& e) {
     return absl::InvalidArgumentError(absl::StrCat(prefix, "not JSON: ", e.what()));
   }

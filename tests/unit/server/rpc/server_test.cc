@@ -257,7 +257,8 @@ TEST(Generate, APromptThatIsTooLongIsRefusedWithTheNumbers) {
   TestServer server;
   const Collected got = Generate(server.inference(), TextRequest(std::string(2048, 'x'), 1));
   EXPECT_EQ(got.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(FieldViolations(got.status)["prompt"], HasSubstr("has 2048 tokens, expected at most 2047"));
+  EXPECT_THAT(FieldViolations(got.status)["prompt"],
+              HasSubstr("has more than 2047 tokens, expected at most 2047"));
   EXPECT_TRUE(Generate(server.inference(), TextRequest(std::string(2047, 'x'), 1)).status.ok());
 }
 
@@ -378,7 +379,8 @@ TEST(Embed, TruncatesOnlyOnRequest) {
     v1::EmbedResponse response;
     const grpc::Status status = server.inference().Embed(&context, request, &response);
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-    EXPECT_THAT(FieldViolations(status)["inputs[0]"], HasSubstr("has 3001 tokens, expected at most 2048"));
+    EXPECT_THAT(FieldViolations(status)["inputs[0]"],
+                HasSubstr("has more than 2048 tokens, expected at most 2048"));
   }
   request.set_truncate(true);
   v1::EmbedResponse sides[2];

@@ -32,31 +32,40 @@ std::string ByteCharacter(int byte) {
   return {static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 63))};
 }
 
+nlohmann::json ByteTokenizerJson() {
+  nlohmann::json json;
+  json["version"] = "1.0";
+  for (int byte = 0; byte < 256; ++byte) json["model"]["vocab"][ByteCharacter(byte)] = byte;
+  json["model"]["type"] = "BPE";
+  json["model"]["merges"] = nlohmann::json::array();
+  json["pre_tokenizer"] = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+  json["decoder"] = {{"type", "ByteLevel"}};
+  for (const auto& [id, content] : {std::pair(kImStart, "<|im_start|>"), std::pair(kImEnd, "<|im_end|>")}) {
+    json["added_tokens"].push_back({{"id", id}, {"content", content}, {"special", true}});
+  }
+  return json;
+}
+
+std::shared_ptr<const Tokenizer> ParseTokenizer(const nlohmann::json& json, const std::string& config) {
+  auto parsed = Tokenizer::Parse(json.dump(), config);
+  EXPECT_TRUE(parsed.ok()) << parsed.status();
+  return *parsed;
+}
+
 }  // namespace
 
 std::shared_ptr<const Tokenizer> ByteTokenizer() {
-  static const std::shared_ptr<const Tokenizer> tokenizer = [] {
-    nlohmann::json json;
-    json["version"] = "1.0";
-    for (int byte = 0; byte < 256; ++byte) json["model"]["vocab"][ByteCharacter(byte)] = byte;
-    json["model"]["type"] = "BPE";
-    json["model"]["merges"] = nlohmann::json::array();
-    json["pre_tokenizer"] = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
-    json["decoder"] = {{"type", "ByteLevel"}};
-    for (const auto& [id, content] : {std::pair(kImStart, "<|im_start|>"), std::pair(kImEnd, "<|im_end|>")}) {
-      json["added_tokens"].push_back({{"id", id},
-                                      {"content", content},
-                                      {"special", true},
-                                      {"normalized", false},
-                                      {"lstrip", false},
-                                      {"rstrip", false},
-                                      {"single_word", false}});
-    }
-    auto parsed = Tokenizer::Parse(json.dump());
-    EXPECT_TRUE(parsed.ok()) << parsed.status();
-    return *parsed;
-  }();
+  static const std::shared_ptr<const Tokenizer> tokenizer = ParseTokenizer(ByteTokenizerJson(), "");
   return tokenizer;
+}
+
+std::shared_ptr<const Tokenizer> ByteTokenizerWithBos() {
+  nlohmann::json json = ByteTokenizerJson();
+  json["added_tokens"].push_back({{"id", kBos}, {"content", "<s>"}, {"special", true}});
+  json["post_processor"] = nlohmann::json::parse(
+      R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}},
+          {"Sequence": {"id": "A", "type_id": 0}}], "special_tokens": {"<s>": {"id": "<s>", "ids": [258]}}})");
+  return ParseTokenizer(json, R"({"bos_token": "<s>"})");
 }
 
 ServedModel TestModel(int32_t max_context) {
@@ -105,7 +114,7 @@ TestServer::~TestServer() {
   engine_.reset();
 }
 
-void TestServer::Serve() { rpc_->Serve(TestModel(), engine_.get()); }
+void TestServer::Serve() { rpc_->Serve(options_.model ? *options_.model : TestModel(), engine_.get()); }
 
 std::shared_ptr<grpc::Channel> TestServer::NewChannel() const {
   grpc::ChannelArguments arguments;

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,9 @@ inline constexpr int32_t kImStart = 256;
 inline constexpr int32_t kImEnd = 257;
 inline constexpr int32_t kVocabSize = 320;  // wider than the tokenizer's 258, as padded models are
 std::shared_ptr<const Tokenizer> ByteTokenizer();
+// The same with a BOS token, kBos, that its post-processor puts before each text.
+inline constexpr int32_t kBos = 258;
+std::shared_ptr<const Tokenizer> ByteTokenizerWithBos();
 
 // A model over ByteTokenizer that answers with the letters a to z.
 ServedModel TestModel(int32_t max_context = 2048);
@@ -32,7 +36,8 @@ struct TestServerOptions {
   NullBackendConfig backend;
   EngineConfig engine;
   int32_t num_blocks = 1024;
-  bool serve = true;  // false: stays in "starting" until Serve is called
+  bool serve = true;                 // false: stays in "starting" until Serve is called
+  std::optional<ServedModel> model;  // default: TestModel()
 };
 
 // A whole server in this process, over the null backend, and a channel to it.
