@@ -367,6 +367,7 @@ void RegisterCompare(Registry& registry) {
   registry.Add("testp", [](Instruction& i) {
     FindTypes(i);
     i.execute = i.type == Type::kF64 ? TestProperty<double> : TestProperty<float>;
+    if (i.modifiers.empty()) return absl::InvalidArgumentError("testp without a property");
     return NeedOperands(i, 2);
   });
 }

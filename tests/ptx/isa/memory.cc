@@ -208,7 +208,7 @@ void RegisterMemory(Registry& registry) {
   registry.Add("discard", hint);
   registry.Add("createpolicy", [](Instruction& i) {
     i.execute = CreatePolicy;
-    return absl::OkStatus();
+    return i.operands.empty() ? NeedOperands(i, 1) : absl::OkStatus();
   });
 }
 

@@ -185,6 +185,7 @@ void RegisterMove(Registry& registry) {
   });
   registry.Add("isspacep", [](Instruction& i) {
     i.execute = IsSpace;
+    if (i.modifiers.empty()) return absl::InvalidArgumentError("isspacep without a space");
     return NeedOperands(i, 2);
   });
 }
