@@ -168,7 +168,7 @@ TEST(WarpMatrixTest, StmatrixIsTheInverse) {
                 Numbered(), 2);
     for (uint32_t lane = 0; lane < 32; ++lane) {
       ASSERT_EQ(out[lane * 2], 2 * lane | (2 * lane + 1) << 16);
-      ASSERT_EQ(out[lane * 2 + 1], 64 + 2 * lane | (65 + 2 * lane) << 16);
+      ASSERT_EQ(out[lane * 2 + 1], (64 + 2 * lane) | (65 + 2 * lane) << 16);
     }
   }
 }
