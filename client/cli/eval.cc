@@ -124,7 +124,8 @@ int RunEval(Context& context, const std::vector<std::string>& words) {
     };
     absl::StatusOr<Perplexity> result = MeasurePerplexity(directory, *text, options);
     loading.Clear();
-    if (absl::IsCancelled(result.status())) return 128 + InterruptWatcher::ReceivedSignal();
+    if (absl::IsCancelled(result.status()) && context.cancellation.cancelled())
+      return 128 + InterruptWatcher::ReceivedSignal();
     if (!result.ok()) {
       std::cerr << "tessera: " << result.status().message() << "\n";
       return kFailed;

@@ -87,7 +87,8 @@ int RunQuantize(Context& context, const std::vector<std::string>& words) {
   const absl::StatusOr<QuantizeReport> result = Quantize((*rest)[0], (*rest)[1], options);
   InterruptWatcher::NeverLeave(false);
   bar.Clear();
-  if (absl::IsCancelled(result.status())) return 128 + InterruptWatcher::ReceivedSignal();
+  if (absl::IsCancelled(result.status()) && context.cancellation.cancelled())
+    return 128 + InterruptWatcher::ReceivedSignal();
   if (!result.ok()) {
     std::cerr << "tessera: " << result.status().message() << "\n";
     if (absl::IsAlreadyExists(result.status())) std::cerr << "Use --force to replace it.\n";

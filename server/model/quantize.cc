@@ -101,9 +101,11 @@ class Quantizer {
                                       ? QuantizeGroup(plan_.groups[unit])
                                       : KeepTensor(plan_.kept[unit - plan_.groups.size()]);
       if (status.ok()) continue;
+      {
+        absl::MutexLock lock(&mutex_);
+        status_.Update(status);  // before the others hear of it: their own ends must not come first
+      }
       failed_.store(true);
-      absl::MutexLock lock(&mutex_);
-      status_.Update(status);
     }
   }
 

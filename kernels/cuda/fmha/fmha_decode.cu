@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/fmha/fmha_decode_common.cuh"
 #include "kernels/cuda/fmha/fmha_decode_launch.h"
 
@@ -11,21 +12,6 @@ namespace tessera::cuda {
 namespace {
 
 size_t AlignUp(size_t bytes) { return (bytes + 255) / 256 * 256; }
-
-struct Device {
-  int32_t major = 0, sms = 0;
-  Device() {
-    int device = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-  }
-};
-
-const Device& ThisDevice() {
-  static const Device device;
-  return device;
-}
 
 // Query rows of one item at most: registers, and on sm_100 shared memory, hold no more.
 int32_t MostRows(int32_t v_head_dim) {
@@ -193,7 +179,7 @@ int32_t FmhaDecodeRunLength(int32_t num_query_heads, int32_t num_kv_heads, int32
 
 const char* FmhaDecode(const FmhaDecodeParams& params, cudaStream_t stream) {
   if (const char* error = CheckShapes(params)) return error;
-  const Device& device = ThisDevice();
+  const DeviceTraits& device = ThisDevice();
   if (device.major != 9 && device.major != 10) return "fmha decode: the device is neither sm_90 nor sm_100";
   FmhaDecodeLauncher* launch = FindLauncher(params, device.major);
   if (launch == nullptr) return "fmha decode: on sm_90 head_dim must be 64, 128 or 256";

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/linear/grouped_gemm_launch.h"
 #include "kernels/cuda/linear/grouped_gemm_sm90.cuh"
 
@@ -28,15 +29,7 @@ const char* CheckShapes(const GroupedGemmParams& p) {
 }
 
 // Tiles of 128 slots are multiplied by wgmma, which is Hopper's alone.
-bool HasWgmma() {
-  static const bool has = [] {
-    int device = 0, major = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    return major == 9;
-  }();
-  return has;
-}
+bool HasWgmma() { return ThisDevice().major == 9; }
 
 // All but tiles_per_cta.
 GemmGeometry MakeGeometry(const PackedWeights& w) {
@@ -57,7 +50,7 @@ int32_t TilesPerCta(const GemmGeometry& g, int32_t tile_slots) {
 }  // namespace
 
 int32_t ChooseTileSlots(int64_t slots, const PackedWeights& weights) {
-  constexpr int64_t kSms = 132;  // of an H200
+  const int64_t sms = std::max(1, ThisDevice().sms);
   const int64_t each = (slots + weights.num_matrices - 1) / weights.num_matrices;
   const GemmGeometry g = MakeGeometry(weights);
   const auto ctas = [&](int32_t tile_slots) {
@@ -66,9 +59,9 @@ int32_t ChooseTileSlots(int64_t slots, const PackedWeights& weights) {
     return (g.row_tiles + TilesPerCta(g, tile_slots) - 1) / TilesPerCta(g, tile_slots) * tiles;
   };
   // A tile of 128, even a third full, does more a second than the small ones. One of its CTAs fills an SM.
-  if (each > 32 && ctas(128) >= kSms && HasWgmma()) return 128;
+  if (each > 32 && ctas(128) >= sms && HasWgmma()) return 128;
   int32_t tile = each <= 8 ? 8 : each <= 16 ? 16 : each <= 32 ? 32 : 64;
-  while (tile > 8 && ctas(tile) < 2 * kSms) tile /= 2;
+  while (tile > 8 && ctas(tile) < 2 * sms) tile /= 2;
   return tile;
 }
 

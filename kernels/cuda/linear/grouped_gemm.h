@@ -38,7 +38,7 @@ struct GroupedGemmParams {
   int32_t max_tiles = 0;                  // launch bound
 };
 
-// Checks the shapes and launches (sm_90). Returns what is wrong, or null. Can be captured in a graph.
+// Checks the shapes and launches. Returns what is wrong, or null. Can be captured in a graph.
 const char* GroupedGemm(const GroupedGemmParams& params, cudaStream_t stream);
 
 // The tile size that suits `slots` slots spread over the matrices of `weights`: large enough that a tile holds a matrix's

@@ -1,20 +1,13 @@
 #include "kernels/cuda/linear/nvfp4_gemm.h"
 
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/linear/nvfp4_gemm_launch.h"
 #include "kernels/cuda/linear/nvfp4_tiles.h"
 
 namespace tessera::cuda {
 namespace {
 
-const char* CheckDevice() {
-  static const bool blackwell = [] {
-    int device = 0, major = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    return major == 10;
-  }();
-  return blackwell ? nullptr : "nvfp4: the device is not sm_100";
-}
+const char* CheckDevice() { return ThisDevice().major == 10 ? nullptr : "nvfp4: the device is not sm_100"; }
 
 const char* CheckTiles(const SlotTiles& t) {
   if (t.num_slots < 1) return "nvfp4: num_slots must be positive";

@@ -43,7 +43,7 @@ class CudaBackend : public Backend {
     info_.max_context = spec.max_context;
     info_.weight_bytes = model_->weight_bytes;
     for (const LayerSpec& layer : spec.layers) {
-      info_.kv_bytes_per_token += int64_t{2} * 2 * layer.attention.num_kv_heads * layer.attention.head_dim;
+      info_.kv_bytes_per_token += 2 * layer.attention.cache_elements();
     }
   }
 

@@ -45,6 +45,8 @@ absl::Status CudaForward::ReserveFor(int32_t tokens) {
     inner = std::max(inner, top_k * layer.mlp.intermediate_size);
   }
   const char* what = "the buffers of a step";
+  reserved_tokens_ = 0;  // until all of them are there: a failed one leaves the others as they are
+  graphs_.Clear();
   TESSERA_RETURN_IF_ERROR(hidden_.Reserve(n * spec.hidden_size * 4, what));
   TESSERA_RETURN_IF_ERROR(normed_.Reserve(n * spec.hidden_size * 2, what));
   TESSERA_RETURN_IF_ERROR(qkv_.Reserve(n * qkv * 4, what));
@@ -66,7 +68,6 @@ absl::Status CudaForward::ReserveFor(int32_t tokens) {
                                        "clearing a workspace"));
   }
   reserved_tokens_ = n;
-  graphs_.Clear();
   return absl::OkStatus();
 }
 

@@ -15,6 +15,7 @@ EXPECTED = {
     "sm_90a": {
         "FmhaDecodeKernel": ["HMMA.16816.F32.BF16", "LDSM", "UTMALDG.2D"],
         "GroupedGemmKernel": ["HMMA.16816.F32.BF16"],
+        "GroupedGemmLargeKernel": ["HGMMA.64x128x16.F32.BF16", "LDGSTS"],
     },
     "sm_100a": {
         # The products, their completion, loads and stores of tensor memory, tensor copies.
