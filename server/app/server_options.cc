@@ -168,6 +168,9 @@ absl::StatusOr<ServerOptions> ParseServerOptions(const std::vector<std::string>&
   if (options.kv_blocks > 0 && options.kv_cache_bytes > 0) {
     mistakes.push_back("--kv-blocks: set together with --kv-cache-bytes; one says it all");
   }
+  if (options.slow_reader_timeout <= absl::ZeroDuration()) {
+    mistakes.push_back("--slow-reader-timeout: found 0s, expected more, or inf");
+  }
   if (options.max_request_bytes > kMaxInt) {
     mistakes.push_back("--max-request-bytes: expected less than 2G, which is as large as a message can be");
   }

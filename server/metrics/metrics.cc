@@ -272,6 +272,7 @@ void Metrics::OnStep(const StepRecord& record) {
 
 void Metrics::OnInvalidLogits() { impl_->Add(MetricId::kInvalidLogits, 1); }
 void Metrics::OnSlowReaderAbort() { impl_->Add(MetricId::kSlowReaderAborts, 1); }
+void Metrics::OnBlockedCallsClosed(int calls) { impl_->Add(MetricId::kBlockedCallsClosed, calls); }
 
 void Metrics::OnStartupPhase(const std::string& phase, absl::Duration time) {
   impl_->SetStartupPhase(phase, Seconds(time));

@@ -101,6 +101,7 @@ class Metrics {
   // A sequence ended because its logits held NaN or no finite value.
   void OnInvalidLogits();
   void OnSlowReaderAbort();
+  void OnBlockedCallsClosed(int calls);
   // Time of one phase of the start: "load", "kv_cache", "warmup", "total".
   void OnStartupPhase(const std::string& phase, absl::Duration time);
 

@@ -119,6 +119,8 @@ std::vector<MetricDefinition> MakeTable() {
        "Outputs that ended with an error because their logits held NaN or no finite value."},
       {Id::kSlowReaderAborts, Kind::kCounter, "tessera_slow_reader_aborts_total", "",
        "Requests aborted because their caller did not read."},
+      {Id::kBlockedCallsClosed, Kind::kCounter, "tessera_blocked_calls_closed_total", "",
+       "Calls closed because their caller did not read an answer that was waiting."},
       {Id::kRunning, Kind::kGauge, "tessera_running", "", "Sequences in the batch."},
       {Id::kWaiting, Kind::kGauge, "tessera_waiting", "",
        "Sequences waiting for a first step, or to be taken up again."},

@@ -35,6 +35,7 @@ enum class MetricId {
   kPreemptions,
   kInvalidLogits,
   kSlowReaderAborts,
+  kBlockedCallsClosed,
   kRunning,
   kWaiting,
   kKvCacheUsage,

@@ -39,11 +39,11 @@ bool Quantized(WeightFormat format) {
 class Exclusions {
  public:
   explicit Exclusions(const std::vector<std::string>& patterns) {
-    constexpr size_t kMostWildcards = 64;  // no real list has as many
+    constexpr size_t kMostWildcards = 64, kLongestWildcard = 1024;  // no real list has as many, or as long
     for (const std::string& pattern : patterns) {
       if (pattern.find('*') == std::string::npos) {
         names_.insert(pattern);
-      } else if (wildcards_.size() < kMostWildcards) {
+      } else if (wildcards_.size() < kMostWildcards && pattern.size() <= kLongestWildcard) {
         wildcards_.push_back(pattern);
       }
     }

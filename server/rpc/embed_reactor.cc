@@ -39,6 +39,7 @@ void EmbedReactor::Finish(const absl::Status& status) {
     absl::MutexLock lock(&mu_);
     done_ = true;
   }
+  NoteFinish();
   ServerUnaryReactor::Finish(FinishStatus(status, context()));
 }
 
@@ -68,6 +69,7 @@ void EmbedReactor::OnEvents() {
     usage.prompt_tokens = response_->prompt_tokens();
   }
   LogFinished(status.ok() ? "stop" : "error", usage, status);
+  NoteFinish();
   ServerUnaryReactor::Finish(FinishStatus(status, context()));
 }
 

@@ -47,6 +47,7 @@ void GenerateOnceReactor::Finish(const absl::Status& status) {
     absl::MutexLock lock(&mu_);
     done_ = true;
   }
+  NoteFinish();
   ServerUnaryReactor::Finish(FinishStatus(status, context()));
 }
 
@@ -70,6 +71,7 @@ void GenerateOnceReactor::OnEvents() {
     usage = usage_;
   }
   LogFinished(reasons, usage, status);
+  NoteFinish();
   ServerUnaryReactor::Finish(FinishStatus(status, context()));
 }
 

@@ -51,12 +51,13 @@ void GenerateReactor::Finish(const absl::Status& status) {
     absl::MutexLock lock(&mu_);
     done_ = true;
   }
+  NoteFinish();
   ServerWriteReactor::Finish(FinishStatus(status, context()));
 }
 
 absl::Time GenerateReactor::WriteStarted() const {
   absl::MutexLock lock(&mu_);
-  return writing_ ? write_started_ : absl::InfiniteFuture();
+  return writing_ ? write_started_ : InferenceCall::WriteStarted();
 }
 
 void GenerateReactor::OnEvents() { Continue(); }
@@ -107,6 +108,7 @@ void GenerateReactor::Continue() {
   }
   // Not under the lock, which OnDone's side may want.
   LogFinished(reasons, usage, status);
+  NoteFinish();
   ServerWriteReactor::Finish(ToGrpcStatus(status));
 }
 

@@ -72,6 +72,11 @@ void InferenceCall::Cancel() {
   Signal();
 }
 
+absl::Time InferenceCall::WriteStarted() const {
+  const int64_t nanos = finish_nanos_.load(std::memory_order_acquire);
+  return nanos == 0 ? absl::InfiniteFuture() : absl::FromUnixNanos(nanos);
+}
+
 void InferenceCall::Close() {
   absl::MutexLock lock(&context_mu_);
   if (context_lives_) context_->TryCancel();

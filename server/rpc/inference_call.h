@@ -10,6 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "server/engine/request_stream.h"
 #include "server/rpc/rpc_context.h"
 
@@ -28,8 +29,8 @@ class InferenceCall : public std::enable_shared_from_this<InferenceCall> {
  public:
   virtual ~InferenceCall() = default;
 
-  // When the write that is pending was started; InfiniteFuture if none is.
-  virtual absl::Time WriteStarted() const { return absl::InfiniteFuture(); }
+  // When the write that is pending, the last one included, was started; InfiniteFuture if none is.
+  virtual absl::Time WriteStarted() const;
   // Ends the call from this side, at any time: the caller sees CANCELLED.
   void Close();
 
@@ -62,6 +63,9 @@ class InferenceCall : public std::enable_shared_from_this<InferenceCall> {
   std::vector<RequestEvent> TakeEvents(bool* ended);
   void Signal();
 
+  // To be called before gRPC's Finish, which writes what a unary call answers.
+  void NoteFinish() { finish_nanos_.store(absl::GetCurrentTimeNanos(), std::memory_order_release); }
+
   bool cancelled() const { return cancelled_.load(std::memory_order_acquire); }
   const RequestId& request_id() const { return request_id_; }
   absl::Time arrival() const { return arrival_; }
@@ -84,7 +88,8 @@ class InferenceCall : public std::enable_shared_from_this<InferenceCall> {
   std::shared_ptr<InferenceCall> self_;
   std::atomic<bool> cancelled_{false};
   std::atomic<bool> signalled_{false};
-  absl::Mutex context_mu_;  // held by Close, and never where gRPC may call back
+  std::atomic<int64_t> finish_nanos_{0};  // Unix time; 0 before NoteFinish
+  absl::Mutex context_mu_;                // held by Close, and never where gRPC may call back
   bool context_lives_ ABSL_GUARDED_BY(context_mu_) = true;
   absl::Mutex mu_;
   std::shared_ptr<RequestStream> stream_ ABSL_GUARDED_BY(mu_);

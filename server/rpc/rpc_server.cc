@@ -27,9 +27,7 @@ namespace tessera {
 namespace {
 
 constexpr std::chrono::milliseconds kHealthPeriod(250);
-// After the last request has ended: for its last message to be read.
-constexpr absl::Duration kFlushTime = absl::Seconds(2);
-// After that: for answers of the control service. Connections, idle ones too, are closed at its end.
+// At shutdown, when no call to the engine is open: for answers of the control service. Connections, idle ones too, are closed at its end.
 constexpr absl::Duration kCloseTime = absl::Milliseconds(100);
 // Reflection and channelz are gRPC's synchronous services, a thread a call; no more of them than this.
 constexpr int kMaxSyncThreads = 8;
@@ -80,10 +78,12 @@ void AddPluginOnce() {
 // What protobuf has to say of a message that it cannot read (text that is not UTF-8, for one) would go to standard error
 // as it is, once for each that a client cares to send; the client gets a status.
 void QuietProtobuf() {
+#if GOOGLE_PROTOBUF_VERSION < 4022000  // later ones log through Abseil, and not this
   google::protobuf::SetLogHandler(
       [](google::protobuf::LogLevel, const char*, int, const std::string& message) {
         Log(LogLevel::kDebug, "a message could not be read", {{"protobuf", message}});
       });
+#endif
 }
 
 }  // namespace
@@ -147,7 +147,7 @@ class RpcServer::Impl {
     const bool all = engine_ == nullptr || engine_->WaitDrained(deadline);
     StopMonitor();
     health_.Shutdown();
-    context_.open_calls().WaitUntilNone(absl::Now() + kFlushTime);
+    context_.open_calls().WaitUntilNone(absl::Now() + options_.flush_timeout);
     server_->Shutdown(absl::ToChronoTime(absl::Now() + kCloseTime));
     server_->Wait();
     server_.reset();
@@ -188,6 +188,7 @@ class RpcServer::Impl {
   void CloseBlockedCalls() {
     const int closed = context_.open_calls().CloseBlockedSince(absl::Now() - options_.slow_reader_timeout);
     if (closed > 0) {
+      context_.metrics()->OnBlockedCallsClosed(closed);
       LogWarning("calls closed: their callers did not read",
                  {{"calls", closed}, {"slow_reader_timeout_seconds", options_.slow_reader_timeout}});
     }

@@ -26,6 +26,8 @@ struct RpcServerOptions {
   absl::Duration max_connection_age_grace = absl::InfiniteDuration();
   // A caller that has not read for this long is cut off. The engine ends its request sooner or at the same time.
   absl::Duration slow_reader_timeout = absl::Seconds(30);
+  // At shutdown, after the last request has ended: for its last message to be read.
+  absl::Duration flush_timeout = absl::Seconds(2);
   bool reflection = true;
   bool channelz = false;  // grpc.channelz.v1: what connections and calls there are, told to every caller
   bool log_requests = false;

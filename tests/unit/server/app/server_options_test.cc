@@ -44,13 +44,14 @@ TEST(ServerOptions, AllMistakesAtOnce) {
   const absl::Status status =
       Parse({"--device=tpu", "--listen=nowhere", "--metrics=1.2.3.4", "--block-size=24", "--tls-key=k",
              "--kv-blocks=1", "--kv-cache-bytes=1G", "--latency-buckets=1,0.5", "--log-level=loud",
-             "--max-request-bytes=3G", "--lisen=x"})
+             "--max-request-bytes=3G", "--slow-reader-timeout=0", "--lisen=x"})
           .status();
   for (const char* part :
        {"--device: found \"tpu\"", "--listen: found \"nowhere\"", "--metrics: found \"1.2.3.4\"",
         "--block-size: found 24, expected a power of two", "--tls-cert: required with --tls-key",
         "--kv-blocks: set together", "--latency-buckets: found \"1,0.5\"", "--log-level: found \"loud\"",
-        "--max-request-bytes: expected less than 2G", "--lisen: unknown flag; did you mean --listen?"}) {
+        "--max-request-bytes: expected less than 2G", "--slow-reader-timeout: found 0s",
+        "--lisen: unknown flag; did you mean --listen?"}) {
     EXPECT_THAT(status.message(), HasSubstr(part));
   }
 }

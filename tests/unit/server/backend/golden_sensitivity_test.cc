@@ -1,5 +1,6 @@
 // The golden checkpoints exercise what their families are made of: with one key of config.json changed, the logits are
 // no longer transformers'.
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -55,8 +56,9 @@ const Change kChanges[] = {
 
 // Logits of the checkpoint against its golden ones, with `change`, or as it is.
 std::string Mismatch(const std::string& name, const Change* change) {
-  const std::string directory = testing::TempDir() + "/golden_sensitivity_" + name;
-  std::filesystem::remove_all(directory);
+  std::string pattern = testing::TempDir() + "/golden_sensitivity_XXXXXX";
+  if (mkdtemp(pattern.data()) == nullptr) return "no temporary directory";
+  const std::string directory = pattern + "/model";
   std::filesystem::copy(GoldenDirectory(name), directory);
   if (change != nullptr) {
     json config = json::parse(std::ifstream(directory + "/config.json"));
@@ -73,7 +75,7 @@ std::string Mismatch(const std::string& name, const Change* change) {
   if (!golden.ok() || !model.ok()) return "not loaded";
   const auto tokens = TensorValues<int32_t>(**golden, "tokens");
   const std::vector<float> logits = model.RunChunked(tokens, Blocks(8), {1000});
-  std::filesystem::remove_all(directory);
+  std::filesystem::remove_all(pattern);
   return GoldenMismatch(logits, TensorValues<float>(**golden, "logits"), model.spec().vocab_size);
 }
 

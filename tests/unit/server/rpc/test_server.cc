@@ -134,7 +134,7 @@ double TestServer::Metric(const std::string& name) const {
 }
 
 bool TestServer::WaitIdle() {
-  const absl::Time deadline = absl::Now() + absl::Seconds(5);
+  const absl::Time deadline = absl::Now() + absl::Seconds(60);
   while (absl::Now() < deadline) {
     const SchedulerStats stats = engine_->Load().scheduler;
     if (stats.running == 0 && stats.waiting == 0 && stats.blocks_used == 0) return true;
@@ -144,7 +144,7 @@ bool TestServer::WaitIdle() {
 }
 
 bool TestServer::WaitMetric(const std::string& name, double value) {
-  const absl::Time deadline = absl::Now() + absl::Seconds(5);
+  const absl::Time deadline = absl::Now() + absl::Seconds(60);
   while (absl::Now() < deadline) {
     if (Metric(name) >= value) return true;
     absl::SleepFor(absl::Milliseconds(2));

@@ -57,9 +57,9 @@ class TestServer {
   Metrics& metrics() { return *metrics_; }
   // One sample of the exposition, for example `tessera_running`.
   double Metric(const std::string& name) const;
-  // Waits until nothing runs or waits and no block is held; false after five seconds.
+  // Waits until nothing runs or waits and no block is held; false after a minute.
   bool WaitIdle();
-  // Waits until `metric` is at least `value`; false after five seconds.
+  // Waits until `metric` is at least `value`; false after a minute.
   bool WaitMetric(const std::string& name, double value);
 
  private:

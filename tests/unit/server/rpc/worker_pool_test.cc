@@ -67,13 +67,13 @@ TEST(WorkerPool, ASmallTaskOvertakesLargeOnes) {
 }
 
 TEST(WorkerPool, ALargeTaskIsOvertakenForABoundedTimeOnly) {
-  // Due 20 ms after it came.
-  const WorkerPool::Options options{.name = "test", .bytes_per_second = 50 * (1 << 20)};
+  // Due two seconds after it came.
+  const WorkerPool::Options options{.name = "test", .bytes_per_second = 1 << 19};
   EXPECT_THAT(RunBehindGate(options,
                             [](const auto& submit) {
                               submit("large", 1 << 20);
                               submit("early", 0);
-                              std::this_thread::sleep_for(std::chrono::milliseconds(40));
+                              std::this_thread::sleep_for(std::chrono::milliseconds(2100));
                               submit("late", 0);
                             }),
               ElementsAre("early", "large", "late"));
