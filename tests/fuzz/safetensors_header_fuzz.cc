@@ -1,4 +1,5 @@
 // A safetensors header's JSON, against a data section of a size that the first two bytes give.
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -17,7 +18,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     // What the reader of the file relies on.
     if (entry.begin < 0 || entry.begin > entry.end || entry.end > data_bytes) abort();
     int64_t bytes = tessera::DTypeSize(entry.dtype);
-    for (const int64_t dimension : entry.shape) bytes *= dimension;
+    // A tensor of no elements may have dimensions whose product is too large.
+    if (std::count(entry.shape.begin(), entry.shape.end(), 0) > 0) bytes = 0;
+    for (const int64_t dimension : entry.shape) bytes = bytes == 0 ? 0 : bytes * dimension;
     if (bytes != entry.end - entry.begin) abort();
     if (entry.begin != entry.end && entry.begin < covered) abort();
     covered = entry.end > covered ? entry.end : covered;

@@ -2,8 +2,8 @@
 #include "server/rpc/worker_pool.h"
 
 #include <atomic>
-#include <future>
 
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -17,15 +17,15 @@ class Gate {
  public:
   std::function<void()> Task() {
     return [this] {
-      entered_.set_value();
-      open_.get_future().wait();
+      entered_.Notify();
+      open_.WaitForNotification();
     };
   }
-  void WaitEntered() { entered_.get_future().wait(); }
-  void Open() { open_.set_value(); }
+  void WaitEntered() { entered_.WaitForNotification(); }
+  void Open() { open_.Notify(); }
 
  private:
-  std::promise<void> entered_, open_;
+  absl::Notification entered_, open_;
 };
 
 // What ran, in order; for pools of one thread.
@@ -34,8 +34,8 @@ std::vector<std::string> RunBehindGate(
     const std::function<void(const std::function<void(std::string, size_t)>&)>& submit) {
   std::vector<std::string> order;
   {
+    Gate gate;  // before the pool, whose thread still looks at it when it is opened
     WorkerPool pool(options);
-    Gate gate;
     EXPECT_TRUE(pool.TrySubmit(gate.Task()));
     gate.WaitEntered();
     submit([&](std::string name, size_t bytes) {
@@ -80,24 +80,24 @@ TEST(WorkerPool, ALargeTaskIsOvertakenForABoundedTimeOnly) {
 }
 
 TEST(WorkerPool, OneThreadIsKeptFromLargeTasks) {
-  WorkerPool pool({.name = "test", .num_threads = 3});
+  std::atomic<bool> third_ran = false;
   Gate gates[2];
+  WorkerPool pool({.name = "test", .num_threads = 3});
   for (Gate& gate : gates) ASSERT_TRUE(pool.TrySubmit(gate.Task(), 1 << 20));
   for (Gate& gate : gates) gate.WaitEntered();
-  std::atomic<bool> third_ran = false;
   ASSERT_TRUE(pool.TrySubmit([&] { third_ran = true; }, 1 << 20));
   for (int i = 0; i < 100; ++i) {
-    std::promise<void> ran;
-    ASSERT_TRUE(pool.TrySubmit([&] { ran.set_value(); }, 10));
-    ran.get_future().wait();
+    absl::Notification ran;
+    ASSERT_TRUE(pool.TrySubmit([&] { ran.Notify(); }, 10));
+    ran.WaitForNotification();
   }
   EXPECT_FALSE(third_ran);
   for (Gate& gate : gates) gate.Open();
 }
 
 TEST(WorkerPool, AFullQueueTakesNoMore) {
-  WorkerPool pool({.name = "test", .max_queued = 2});
   Gate gate;
+  WorkerPool pool({.name = "test", .max_queued = 2});
   ASSERT_TRUE(pool.TrySubmit(gate.Task()));
   gate.WaitEntered();
   EXPECT_TRUE(pool.TrySubmit([] {}, 0));
