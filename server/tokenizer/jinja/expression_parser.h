@@ -87,6 +87,7 @@ class ExpressionParser {
   Result DictLiteral();
   Result Postfix(ExprPtr node);
   Result FiltersAndTests(ExprPtr node);
+  Result Call(ExprPtr callee);
   Result Subscript(ExprPtr node);
   Result Test(ExprPtr node);
 };

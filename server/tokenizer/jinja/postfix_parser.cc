@@ -13,14 +13,18 @@ ExpressionParser::Result ExpressionParser::Postfix(ExprPtr node) {
     if (IsOperator(".") || IsOperator("[")) {
       TOKENIZER_ASSIGN_OR_RETURN(node, Subscript(std::move(node)));
     } else if (IsOperator("(")) {
-      ExprPtr call = New(Expr::Kind::kCall);
-      call->args.push_back(std::move(node));
-      TOKENIZER_RETURN_IF_ERROR(CallArguments(call.get()));
-      node = std::move(call);
+      TOKENIZER_ASSIGN_OR_RETURN(node, Call(std::move(node)));
     } else {
       return node;
     }
   }
+}
+
+ExpressionParser::Result ExpressionParser::Call(ExprPtr callee) {
+  ExprPtr call = New(Expr::Kind::kCall);
+  call->args.push_back(std::move(callee));
+  TOKENIZER_RETURN_IF_ERROR(CallArguments(call.get()));
+  return call;
 }
 
 ExpressionParser::Result ExpressionParser::Subscript(ExprPtr node) {
@@ -120,10 +124,7 @@ ExpressionParser::Result ExpressionParser::FiltersAndTests(ExprPtr node) {
     } else if (IsName("is")) {
       TOKENIZER_ASSIGN_OR_RETURN(node, Test(std::move(node)));
     } else if (IsOperator("(")) {
-      ExprPtr call = New(Expr::Kind::kCall);
-      call->args.push_back(std::move(node));
-      TOKENIZER_RETURN_IF_ERROR(CallArguments(call.get()));
-      node = std::move(call);
+      TOKENIZER_ASSIGN_OR_RETURN(node, Call(std::move(node)));
     } else {
       return node;
     }
