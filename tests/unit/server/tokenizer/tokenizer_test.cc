@@ -351,14 +351,19 @@ TEST(TokenizerLimitTest, OneTokenTooManyIsAnError) {
   }
 }
 
-// What is left then is to look at each byte once or twice.
+// What is left then is to look at each byte once or twice, a quarter of the work. The two take turns, so that a busy machine
+// slows both.
 TEST(TokenizerLimitTest, ALongTextIsGivenUpEarly) {
   for (const char* family : {"qwen", "o200k", "deepseek"}) {
     const auto t = LoadFamily(family);
     for (const char* unit : {"the name of ", "1. \n"}) {
       const std::string text = Repeated(unit, 1 << 17);
-      EXPECT_LT(SecondsToEncode(*t, text, 1000) * 3, SecondsToEncode(*t, text, kAnyNumberOfTokens))
-          << family << " " << unit;
+      double given_up = 1e9, whole = 1e9;
+      for (int turn = 0; turn < 5; ++turn) {
+        given_up = std::min(given_up, SecondsToEncode(*t, text, 1000));
+        whole = std::min(whole, SecondsToEncode(*t, text, kAnyNumberOfTokens));
+      }
+      EXPECT_LT(given_up * 1.5, whole) << family << " " << unit;
     }
   }
 }
