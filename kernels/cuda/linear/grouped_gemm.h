@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <limits>
 
 #include "kernels/cuda/linear/packed_weights.h"
 
@@ -13,7 +14,15 @@ namespace tessera::cuda {
 enum class GemmEpilogue {
   kStore,   // out float [row][n] = sum
   kAdd,     // out float [row][n] += sum: into the residual stream
-  kSwiglu,  // weights packed gate-up: out bf16 [row][n / 2] = silu(gate) * up
+  kSwiglu,  // weights packed gate-up: out bf16 [row][n / 2] = act(gate, up)
+};
+
+// act(gate, up) = g * sigmoid(sigmoid_scale * g) * (u + up_offset), g = min(gate, limit), u = clamp(up, -limit, limit).
+// As it stands here it is SwiGLU, silu(gate) * up.
+struct Glu {
+  float limit = std::numeric_limits<float>::infinity();
+  float sigmoid_scale = 1.0f;
+  float up_offset = 0.0f;
 };
 
 // y = x W^T over the rows of one matrix or of several (mixture of experts), bf16 activations, exact bf16 products, float
@@ -28,6 +37,7 @@ struct GroupedGemmParams {
   void* out = nullptr;
   int32_t out_features = 0;  // features that exist (n without padding); for kSwiglu, of the result
   GemmEpilogue epilogue = GemmEpilogue::kStore;
+  Glu glu;  // kSwiglu
 
   int32_t num_slots = 0;
   int32_t tile_slots = 8;  // most slots of a tile: 8, 16, 32, 64; on sm_90 also 128

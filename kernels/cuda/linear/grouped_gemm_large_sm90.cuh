@@ -243,8 +243,7 @@ __global__ void __launch_bounds__(LargeTile<kFormat>::kThreads, 1)
     }
   }
   __syncthreads();
-  const float* scales = p.weights.sum_scales;
-  if (scales != nullptr) scales += (int64_t{matrix} * g.row_tiles + first_tile) * 2;
+  const int64_t first_row = (int64_t{matrix} * g.row_tiles + first_tile) * kRowTile;
   const int32_t num_slots = slots.y - slots.x;
   const int32_t tiles = min(Tile::kRowTiles, g.row_tiles - first_tile);
   constexpr int32_t kOutRows = kEpilogue == GemmEpilogue::kSwiglu ? 8 : kRowTile;
@@ -254,10 +253,9 @@ __global__ void __launch_bounds__(LargeTile<kFormat>::kThreads, 1)
     const int32_t out_feature = first_tile * kOutRows + row;
     if (out_feature >= p.out_features) continue;
     const float* sum = out + slot * Tile::kOutStride + tile * kRowTile + feature;
-    const float gate_scale = scales ? scales[tile * 2 + feature / 8] : 1.0f;
-    const float up_scale = scales ? scales[tile * 2 + 1] : 1.0f;
-    StoreResult<kEpilogue>(p, int64_t{slots.x + slot} * p.out_features + out_feature, sum[0] * gate_scale,
-                           kEpilogue == GemmEpilogue::kSwiglu ? sum[8] * up_scale : 0.0f);
+    StoreResult<kEpilogue>(p, first_row + tile * kRowTile + feature,
+                           int64_t{slots.x + slot} * p.out_features + out_feature, sum[0],
+                           kEpilogue == GemmEpilogue::kSwiglu ? sum[8] : 0.0f);
   }
 }
 

@@ -109,11 +109,27 @@ struct PartialSums {
   }
 };
 
-// Writes one result; `up` is for kSwiglu alone.
+// A sum of feature `row` of all packed matrices, scaled and biased.
+__device__ __forceinline__ float ScaledSum(const PackedWeights& w, int64_t row, float sum) {
+  if (w.sum_scales != nullptr) sum = __fmul_rn(sum, w.sum_scales[row / 8]);
+  return w.bias != nullptr ? __fadd_rn(sum, w.bias[row]) : sum;
+}
+
+// NaN stays.
+__device__ __forceinline__ float ApplyGlu(const Glu& glu, float gate, float up) {
+  gate = gate > glu.limit ? glu.limit : gate;
+  up = up > glu.limit ? glu.limit : up < -glu.limit ? -glu.limit : up;
+  return gate / (1.0f + __expf(-glu.sigmoid_scale * gate)) * (up + glu.up_offset);
+}
+
+// Writes one result, of feature `row` of all packed matrices; kSwiglu alone has an `up`, of feature row + 8.
 template <GemmEpilogue kEpilogue>
-__device__ __forceinline__ void StoreResult(const GroupedGemmParams& p, int64_t at, float sum, float up) {
+__device__ __forceinline__ void StoreResult(const GroupedGemmParams& p, int64_t row, int64_t at, float sum,
+                                            float up) {
+  sum = ScaledSum(p.weights, row, sum);
   if constexpr (kEpilogue == GemmEpilogue::kSwiglu) {
-    static_cast<__nv_bfloat16*>(p.out)[at] = __float2bfloat16(sum / (1.0f + __expf(-sum)) * up);
+    up = ScaledSum(p.weights, row + 8, up);
+    static_cast<__nv_bfloat16*>(p.out)[at] = __float2bfloat16(ApplyGlu(p.glu, sum, up));
   } else if constexpr (kEpilogue == GemmEpilogue::kAdd) {
     static_cast<float*>(p.out)[at] += sum;
   } else {
@@ -176,8 +192,7 @@ __global__ void __launch_bounds__(32 * kGemmWarps, 1)
   const int32_t parts = kWarpOwnsTile ? 1 : g.chunks;
   __syncthreads();
 
-  const float* scales = p.weights.sum_scales;
-  if (scales != nullptr) scales += (int64_t{matrix} * g.row_tiles + first_tile) * 2;
+  const int64_t first_row = (int64_t{matrix} * g.row_tiles + first_tile) * kRowTile;
   const int32_t num_slots = slots.y - slots.x;
   constexpr int32_t kOutRows = kEpilogue == GemmEpilogue::kSwiglu ? 8 : kRowTile;
   for (int32_t i = threadIdx.x; i < tiles * kOutRows * num_slots; i += blockDim.x) {
@@ -187,13 +202,11 @@ __global__ void __launch_bounds__(32 * kGemmWarps, 1)
     if (out_feature >= p.out_features) continue;
     const int64_t at = int64_t{slots.x + slot} * p.out_features + out_feature;
     const float* sums = partial_sums + tile * Partial::kFloats;
-    const float scale = scales ? scales[tile * 2 + feature / 8] : 1.0f;
-    const float first = Partial::Sum(sums, parts, tiles, feature, slot) * scale;
+    const float first = Partial::Sum(sums, parts, tiles, feature, slot);
     float up = 0.0f;
-    if constexpr (kEpilogue == GemmEpilogue::kSwiglu) {
-      up = Partial::Sum(sums, parts, tiles, feature + 8, slot) * (scales ? scales[tile * 2 + 1] : 1.0f);
-    }
-    StoreResult<kEpilogue>(p, at, first, up);
+    if constexpr (kEpilogue == GemmEpilogue::kSwiglu)
+      up = Partial::Sum(sums, parts, tiles, feature + 8, slot);
+    StoreResult<kEpilogue>(p, first_row + tile * kRowTile + feature, at, first, up);
   }
 }
 

@@ -33,8 +33,11 @@ struct PackedWeights {
   int32_t num_matrices = 1;
   const uint8_t* data = nullptr;  // device, 16-byte aligned
   // NVFP4: device [num_matrices, n / 8]: what the sums of each half tile (8 features) are multiplied with, its tensor
-  // scale times kNvfp4SumScale: gate and up, or q, k and v packed into one matrix, may differ. Null for BF16.
+  // scale times kNvfp4SumScale: gate and up, or q, k and v packed into one matrix, may differ. BF16 matrices may have them
+  // too; null for 1.
   const float* sum_scales = nullptr;
+  // Device [num_matrices, n], in the packed order of features: added to the scaled sums; null for none.
+  const float* bias = nullptr;
 };
 
 // The kernels compute with block scales times 2^-8, exact in bf16.

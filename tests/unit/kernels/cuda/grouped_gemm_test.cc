@@ -132,9 +132,13 @@ TEST_P(GroupedGemmShapes, EqualsDoublePrecisionForEveryTileSize) {
   const Shape s = GetParam();
   std::mt19937 rng(5);
   const std::vector<Matrix> matrices = {Matrix(s.n, s.k, s.format, rng)};
-  const Packed packed(matrices, {});
+  Packed packed(matrices, {});
   const std::vector<uint16_t> x = RandomActivations(size_t(s.slots) * s.k, rng);
   const DeviceBuffer<uint16_t> d_x(x);
+  std::vector<float> bias(packed.weights.n);
+  for (float& b : bias) b = s.slots % 2 ? (rng() % 100) * 0.01f - 0.5f : 0.0f;
+  const DeviceBuffer<float> d_bias(bias);
+  if (s.slots % 2) packed.weights.bias = d_bias.get();
   std::vector<float> first;
   for (int32_t tile : {8, 16, 32, 64, 128}) {
     DeviceBuffer<float> out(size_t(s.slots) * s.n);
@@ -154,8 +158,8 @@ TEST_P(GroupedGemmShapes, EqualsDoublePrecisionForEveryTileSize) {
       for (int32_t slot = 0; slot < s.slots; ++slot) {
         for (int32_t row = 0; row < s.n; ++row) {
           double magnitude = 0;
-          const double want = Dot(matrices[0], row, &x[size_t(slot) * s.k], &magnitude);
-          ASSERT_NEAR(got[size_t(slot) * s.n + row], want, magnitude * 2e-6 + 1e-12)
+          const double want = bias[row] + Dot(matrices[0], row, &x[size_t(slot) * s.k], &magnitude);
+          ASSERT_NEAR(got[size_t(slot) * s.n + row], want, (magnitude + std::abs(want)) * 2e-6 + 1e-12)
               << "slot " << slot << " row " << row;
         }
       }
@@ -179,10 +183,12 @@ INSTANTIATE_TEST_SUITE_P(Shapes, GroupedGemmShapes,
 class GroupedGemmTiles : public testing::TestWithParam<int32_t> {};
 INSTANTIATE_TEST_SUITE_P(Slots, GroupedGemmTiles, testing::Values(16, 128));
 
+// Plain SwiGLU, and gpt-oss's: clamped, biased, with sharper sigmoid and shifted up.
 TEST_P(GroupedGemmTiles, ServeExpertsAndFuseSwiglu) {
   TESSERA_REQUIRE_GPU();
   const int32_t tile_slots = GetParam();
-  for (const WeightFormat format : {kFp4, kB16}) {
+  for (const auto& [format, clamped] :
+       {std::pair(kFp4, false), std::pair(kB16, false), std::pair(kFp4, true), std::pair(kB16, true)}) {
     std::mt19937 rng(9);
     const int32_t experts = 5, inter = 104, k = 576, tokens = 90;
     std::vector<Matrix> gates, ups;
@@ -190,8 +196,16 @@ TEST_P(GroupedGemmTiles, ServeExpertsAndFuseSwiglu) {
       gates.emplace_back(inter, k, format, rng);
       ups.emplace_back(inter, k, format, rng);
     }
-    const Packed packed(gates, ups);
+    Packed packed(gates, ups);
     const std::vector<uint16_t> x = RandomActivations(size_t(tokens) * k, rng);
+    std::vector<float> bias(experts * packed.weights.n);  // [expert][tile][gate, up][8]
+    for (float& b : bias) b = (rng() % 100) * 0.02f - 1.0f;
+    const DeviceBuffer<float> d_bias(bias);
+    Glu glu;
+    if (clamped) {
+      packed.weights.bias = d_bias.get();
+      glu = {format == kFp4 ? 700.0f : 7.0f, 1.702f, 1.0f};
+    }
     const std::vector<int32_t> counts = {0, 1, 137, 0, 8};
     std::vector<int32_t> rows, tile_expert;
     std::vector<int2> ranges;
@@ -215,6 +229,7 @@ TEST_P(GroupedGemmTiles, ServeExpertsAndFuseSwiglu) {
     p.out = out.get();
     p.out_features = inter;
     p.epilogue = GemmEpilogue::kSwiglu;
+    p.glu = glu;
     p.num_slots = slots;
     p.tile_slots = tile_slots;
     p.tile_expert = d_expert.get();
@@ -231,8 +246,13 @@ TEST_P(GroupedGemmTiles, ServeExpertsAndFuseSwiglu) {
       for (int32_t f = 0; f < inter; ++f) {
         double magnitude = 0;
         const uint16_t* row = &x[size_t(rows[slot]) * k];
-        const double gate = Dot(gates[e], f, row, &magnitude), up = Dot(ups[e], f, row, &magnitude);
-        const double want = gate / (1 + std::exp(-gate)) * up;
+        double gate = Dot(gates[e], f, row, &magnitude), up = Dot(ups[e], f, row, &magnitude);
+        if (clamped) {
+          const float* biases = &bias[e * packed.weights.n + f / 8 * 16 + f % 8];
+          gate = std::min<double>(gate + biases[0], glu.limit);
+          up = std::clamp<double>(up + biases[8], -glu.limit, glu.limit);
+        }
+        const double want = gate / (1 + std::exp(-glu.sigmoid_scale * gate)) * (up + glu.up_offset);
         ASSERT_NEAR(FromBf16(got[size_t(slot) * inter + f]), want, std::abs(want) * 5e-3 + magnitude * 1e-4)
             << "slot " << slot << " feature " << f;
       }
