@@ -1,0 +1,109 @@
+// FMHA decode for sm_100: tile sizes, shared and tensor memory.
+#ifndef TESSERA_KERNELS_CUDA_FMHA_FMHA_DECODE_SM100_TRAITS_CUH_
+#define TESSERA_KERNELS_CUDA_FMHA_FMHA_DECODE_SM100_TRAITS_CUH_
+
+#include <cstdint>
+
+#include "kernels/cuda/fmha/fmha_decode_common.cuh"
+#include "kernels/cuda/ptx/mbarrier.cuh"
+
+namespace tessera::cuda {
+
+template <int kKeyDimension, int kValueDimension, int kQueryRows>
+struct FmhaDecodeSm100Traits {
+  static constexpr int kKeyDim = kKeyDimension;
+  static constexpr int kValueDim = kValueDimension;
+  static constexpr int kRows = kQueryRows;                  // query rows of an item: 8, 16, 32 or 64
+  static constexpr int kColumns = kRows < 16 ? 16 : kRows;  // N of the products
+  static constexpr int kTileKeys = 128;                     // M of S^T
+  static constexpr int kSoftmaxWarps = 4;
+  static constexpr int kThreads = 32 * (kSoftmaxWarps + 2);
+
+  // A slot holds up to 128 columns of a tile's keys or values, in boxes of 64 (128 bytes, the width of the swizzle).
+  static constexpr int kBoxBytes = kTileKeys * 128;
+  static constexpr int kSlotColumns = kKeyDim < 128 ? 64 : 128;
+  static constexpr int kSlotBoxes = kSlotColumns / 64;
+  static constexpr int kSlotBytes = kSlotBoxes * kBoxBytes;
+  static constexpr int kKeyBoxes = kKeyDim / 64;
+  static constexpr int kKeySlots = (kKeyBoxes + kSlotBoxes - 1) / kSlotBoxes;
+  static constexpr int kValueSlots = kValueDim / kSlotColumns;
+
+  static constexpr int kQueryBoxBytes = kColumns * 128;
+  static constexpr int kQueryBytes = kKeyBoxes * kQueryBoxBytes;
+  static constexpr int kWeightBytes = kColumns * kTileKeys * 2;
+  static constexpr int kSmallBytes = 6656;  // barriers, lengths and split prefix sums, softmax statistics
+  // Two CTAs an SM hide each other's waits between items, where that leaves each 96 KB of keys and values in flight.
+  static constexpr int SlotsThatFit(int ctas) {
+    return (233472 / ctas - 1024 - 1024 - kQueryBytes - kWeightBytes - kSmallBytes) / kSlotBytes;
+  }
+  static constexpr int kCtasPerSm = SlotsThatFit(2) * kSlotBytes >= 96 * 1024 && kRows <= 16 ? 2 : 1;
+  static constexpr int kSlots = SlotsThatFit(kCtasPerSm) < 16 ? SlotsThatFit(kCtasPerSm) : 16;
+  static constexpr int kSharedBytes = 1024 + kSlots * kSlotBytes + kQueryBytes + kWeightBytes + kSmallBytes;
+
+  // Tensor memory: two tiles of scores, then the output, 128 value dimensions after 128.
+  static constexpr int kOutColumn = 2 * kColumns;
+  static constexpr int kUsedTmem = kOutColumn + kValueSlots * kColumns;
+  static constexpr int kTmemColumns = kUsedTmem <= 64    ? 64
+                                      : kUsedTmem <= 128 ? 128
+                                      : kUsedTmem <= 256 ? 256
+                                                         : 512;
+  static constexpr int kChunk = kRows < 16 ? 8 : 16;  // query rows that a thread loads at a time
+
+  static_assert(kKeyDim % 64 == 0 && kValueDim % kSlotColumns == 0, "heads are cut into boxes of 64 columns");
+  static_assert(kSlots >= 2, "a slot must load while another is used");
+  static_assert(kSharedBytes <= 232448, "227 KB of shared memory a CTA");
+  static_assert(kUsedTmem <= 512 && kTmemColumns * kCtasPerSm <= 512, "512 columns of tensor memory an SM");
+};
+
+template <class Traits>
+struct FmhaSm100Shared {
+  uint8_t* slots;    // [kSlots][kSlotBoxes][key][128 bytes], swizzled
+  uint8_t* queries;  // [kKeyBoxes][row][128 bytes], swizzled
+  uint8_t* weights;  // [kColumns / 8][key][8 rows] bf16
+  uint64_t* full;    // [kSlots]
+  uint64_t* empty;   // [kSlots]
+  uint64_t* q_full;
+  uint64_t* q_empty;
+  uint64_t* s_full;  // [2]
+  uint64_t* p_full;
+  uint64_t* p_empty;
+  FmhaItemQueue items;
+  int32_t* flag;
+  uint32_t* tmem;
+  float* maximum;   // [row] what the weights are relative to, log2 domain
+  float* factor;    // [row] of a rescale, or of the final division
+  float* by_warp;   // [warp][row] maxima, sums
+  int32_t* offset;  // [row] its place among the sequence's query heads, for KV head 0
+  int2* sequences;  // [num_sequences + 1]: splits of the sequences before, length
+
+  __device__ explicit FmhaSm100Shared(uint8_t* base) {
+    slots = base + (1024 - ptx::SharedAddress(base) % 1024) % 1024;
+    queries = slots + Traits::kSlots * Traits::kSlotBytes;
+    weights = queries + Traits::kQueryBytes;
+    full = reinterpret_cast<uint64_t*>(weights + Traits::kWeightBytes);
+    empty = full + Traits::kSlots;
+    q_full = empty + Traits::kSlots;
+    q_empty = q_full + 1;
+    s_full = q_empty + 1;
+    p_full = s_full + 2;
+    p_empty = p_full + 1;
+    items.full = p_empty + 1;
+    items.empty = items.full + kFmhaItemQueue;
+    items.index = reinterpret_cast<int32_t*>(items.empty + kFmhaItemQueue);
+    flag = items.index + kFmhaItemQueue;
+    tmem = reinterpret_cast<uint32_t*>(flag + 1);
+    sequences = reinterpret_cast<int2*>(tmem + 1);
+    maximum = reinterpret_cast<float*>(sequences + kFmhaMaxSequences + 2);
+    factor = maximum + Traits::kRows;
+    by_warp = factor + Traits::kRows;
+    offset = reinterpret_cast<int32_t*>(by_warp + Traits::kSoftmaxWarps * Traits::kRows);
+  }
+  static_assert((2 * Traits::kSlots + 6 + 2 * kFmhaItemQueue) * 8 + (kFmhaItemQueue + 2) * 4 +
+                        (kFmhaMaxSequences + 2) * 8 + (Traits::kSoftmaxWarps + 3) * Traits::kRows * 4 <=
+                    Traits::kSmallBytes,
+                "the small things must fit");
+};
+
+}  // namespace tessera::cuda
+
+#endif  // TESSERA_KERNELS_CUDA_FMHA_FMHA_DECODE_SM100_TRAITS_CUH_
