@@ -143,6 +143,11 @@ const Case kCases[] = {
     {"Trap", "trap;", "trap", "executed trap"},
     {"Unknown", "frobnicate.u32 %r1, 1;", "unsupported instruction", "frobnicate"},
     {"UnknownType", "popc.b16 %rs1, %rs2;", "unsupported instruction", "b16"},
+    {"StochasticRounding",
+     "mov.f32 %f1, 0f3F800000;\n mov.u32 %r2, 7;\n cvt.rs.f16x2.f32 %r1, %f1, %f1, %r2;",
+     "unsupported instruction", "cvt with stochastic rounding"},
+    {"Multimem", "multimem.ld_reduce.relaxed.sys.global.add.f32 %f1, [%rd0];", "unsupported instruction",
+     "multimem.ld_reduce"},
 };
 
 class Diagnostics : public ::testing::TestWithParam<Case> {};

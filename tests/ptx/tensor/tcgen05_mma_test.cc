@@ -84,18 +84,10 @@ COLUMNS:
 )",
                                                                    4 * columns, columns)
                                                  : StoreAccumulator(columns);
-  const std::string body = absl::StrFormat(R"(
-  setp.ne.u32 %%p1, 0, 0;
-  @!%%leader bra ISSUED;
-  tcgen05.mma%s.cta_group::1.kind::%s [%%tmem], %%a, %%b, %%idesc, %%p1;
-  tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [bar];
-ISSUED:
-WAITING:
-  mbarrier.try_wait.parity.shared::cta.b64 %%p2, [bar], 0;
-  @!%%p2 bra WAITING;
-  tcgen05.fence::after_thread_sync;
-)",
-                                           c.modifiers, Name(c.kind)) +
+  const std::string body = "  setp.ne.u32 %p1, 0, 0;\n" +
+                           IssueAndWait(absl::StrFormat(
+                               "  tcgen05.mma%s.cta_group::1.kind::%s [%%tmem], %%a, %%b, %%idesc, %%p1;\n",
+                               c.modifiers, Name(c.kind))) +
                            store;
   std::vector<uint32_t> out;
   TensorKernelLaunch launch;
@@ -179,16 +171,10 @@ TEST(Tcgen05MmaTest, AccumulatesScalesAndMasks) {
   mov.u32 %x0, 1;
   mov.u32 %x1, 2;
   mov.u32 %x2, 0;
-  @!%leader bra ISSUED;
+)" + IssueAndWait(R"(
   tcgen05.mma.cta_group::1.kind::f16 [%tmem], %a, %b, %idesc, %p1;
   tcgen05.mma.cta_group::1.kind::f16 [%tmem], %y1, %y2, %idesc, {%x0, %x1, %x2, %x2}, %p2, 2;
-  tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [bar];
-ISSUED:
-WAITING:
-  mbarrier.try_wait.parity.shared::cta.b64 %p3, [bar], 0;
-  @!%p3 bra WAITING;
-  tcgen05.fence::after_thread_sync;
-)" + StoreAccumulator(8);
+)") + StoreAccumulator(8);
   std::vector<uint32_t> out;
   const absl::Status status = RunTensorKernel(TensorKernel(body), arguments, {}, 128 * 8, &out);
   ASSERT_TRUE(status.ok()) << status;
@@ -233,15 +219,8 @@ TEST(Tcgen05MmaTest, AFromTensorMemory) {
   tcgen05.fence::after_thread_sync;
   setp.ne.u32 %p1, 0, 0;
   add.u32 %x2, %tmem, 256;
-  @!%leader bra ISSUED;
-  tcgen05.mma.cta_group::1.kind::f16 [%tmem], [%x2], %b, %idesc, %p1;
-  tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [bar];
-ISSUED:
-WAITING:
-  mbarrier.try_wait.parity.shared::cta.b64 %p3, [bar], 0;
-  @!%p3 bra WAITING;
-  tcgen05.fence::after_thread_sync;
-)" + StoreAccumulator(64);
+)" + IssueAndWait("  tcgen05.mma.cta_group::1.kind::f16 [%tmem], [%x2], %b, %idesc, %p1;\n") +
+                           StoreAccumulator(64);
   std::vector<uint32_t> out;
   const absl::Status status = RunTensorKernel(TensorKernel(body), arguments, {}, 128 * 64, &out);
   ASSERT_TRUE(status.ok()) << status;
@@ -310,29 +289,24 @@ TEST(Tcgen05MmaTest, BlockScaledKinds) {
     arguments.b = *EncodeDescriptor(DescriptorTarget::kSm100, b.descriptor);
     arguments.extra = *EncodeDescriptor(DescriptorTarget::kSm100, scales);
     arguments.idesc = *EncodeInstructionDescriptor(c.kind, desc);
-    const std::string body = absl::StrFormat(R"(
-  shr.u32 %%x0, %%tile, 4;
-  cvt.u64.u32 %%y0, %%x0;
-  add.u64 %%y1, %%extra, %%y0;
-  add.u64 %%y2, %%y1, 32;
-  add.u64 %%y3, %%y1, 64;
-  add.u32 %%x1, %%tmem, 500;
-  add.u32 %%x2, %%tmem, 504;
-  add.u32 %%x3, %%tmem, 508;
-  setp.ne.u32 %%p1, 0, 0;
-  @!%%leader bra ISSUED;
+    const std::string body = R"(
+  shr.u32 %x0, %tile, 4;
+  cvt.u64.u32 %y0, %x0;
+  add.u64 %y1, %extra, %y0;
+  add.u64 %y2, %y1, 32;
+  add.u64 %y3, %y1, 64;
+  add.u32 %x1, %tmem, 500;
+  add.u32 %x2, %tmem, 504;
+  add.u32 %x3, %tmem, 508;
+  setp.ne.u32 %p1, 0, 0;
+)" +
+                             IssueAndWait(absl::StrFormat(R"(
   tcgen05.cp.cta_group::1.32x128b.warpx4 [%%x1], %%y1;
   tcgen05.cp.cta_group::1.32x128b.warpx4 [%%x2], %%y2;
   tcgen05.cp.cta_group::1.32x128b.warpx4 [%%x3], %%y3;
   tcgen05.mma.cta_group::1.kind::%s.block_scale.%s [%%tmem], %%a, %%b, %%idesc, [%%x1], [%%x2], %%p1;
-  tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [bar];
-ISSUED:
-WAITING:
-  mbarrier.try_wait.parity.shared::cta.b64 %%p2, [bar], 0;
-  @!%%p2 bra WAITING;
-  tcgen05.fence::after_thread_sync;
 )",
-                                             Name(c.kind), c.vector) +
+                                                          Name(c.kind), c.vector)) +
                              StoreAccumulator(c.n);
     std::vector<uint32_t> out;
     const absl::Status status = RunTensorKernel(TensorKernel(body), arguments, {}, 128 * c.n, &out);
@@ -375,24 +349,23 @@ TEST(Tcgen05MmaTest, PairOfCtas) {
     arguments.b = *EncodeDescriptor(DescriptorTarget::kSm100, b[0].descriptor);
     arguments.idesc = *EncodeInstructionDescriptor(MmaKind::kF16, desc);
     const int columns = m == 256 ? kN : kN / 2;
-    const std::string body = R"(
+    const std::string body =
+        R"(
+  .reg .b16 %h<4>;
   setp.ne.u32 %p1, 0, 0;
   setp.eq.and.u32 %p2, %rank, 0, %leader;
   mov.u16 %h0, 3;
-  @!%p2 bra ISSUED;
-  tcgen05.mma.cta_group::2.kind::f16 [%tmem], %a, %b, %idesc, %p1;
-  tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [bar], %h0;
-ISSUED:
-WAITING:
-  mbarrier.try_wait.parity.shared::cta.b64 %p3, [bar], 0;
-  @!%p3 bra WAITING;
-  tcgen05.fence::after_thread_sync;
-)" + StoreAccumulator(columns);
+)" +
+        IssueAndWait(
+            "  tcgen05.mma.cta_group::2.kind::f16 [%tmem], %a, %b, %idesc, %p1;\n", "%p2",
+            "tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 "
+            "[bar], %h0;") +
+        StoreAccumulator(columns);
     std::vector<uint32_t> out;
     TensorKernelLaunch launch;
     launch.ctas = 2;
-    const absl::Status status = RunTensorKernel(TensorKernel("  .reg .b16 %h<4>;\n" + body, 2), arguments,
-                                                launch, 128 * columns, &out);
+    const absl::Status status =
+        RunTensorKernel(TensorKernel(body, 2), arguments, launch, 128 * columns, &out);
     ASSERT_TRUE(status.ok()) << status;
     for (int row = 0; row < m; ++row) {
       for (int n = 0; n < kN; ++n) {

@@ -372,6 +372,34 @@ TEST(Tcgen05RulesTest, WaitThatNothingEnds) {
   EXPECT_THAT(Fault(kWait), AllOf(HasSubstr("deadlock"), HasSubstr("mbarrier")));
 }
 
+// ---- what is not modelled says so
+
+TEST(Tcgen05RulesTest, StopsAtWhatIsNotModelled) {
+  const auto issue = [](std::string_view line) {
+    return Join({"  setp.ne.u32 %p1, 0, 0;\n  add.u32 %x0, %tmem, 64;\n  @!%leader bra ISSUED;\n  ", line,
+                 "\nISSUED:\n"});
+  };
+  EXPECT_THAT(Fault(issue("tcgen05.mma.sp.cta_group::1.kind::f16 [%tmem], %a, %b, [%x0], %idesc, %p1;")),
+              AllOf(HasSubstr("unsupported instruction"), HasSubstr("tcgen05.mma with .sp")));
+  EXPECT_THAT(Fault(issue("tcgen05.shift.cta_group::1.down [%tmem];")),
+              AllOf(HasSubstr("unsupported instruction"), HasSubstr("tcgen05.shift")));
+  TensorKernelArguments arguments = Arguments();
+  arguments.idesc |= 1 << 2;
+  EXPECT_THAT(Fault(issue("tcgen05.mma.cta_group::1.kind::f16 [%tmem], %a, %b, %idesc, %p1;"), arguments),
+              AllOf(HasSubstr("unsupported instruction"), HasSubstr("sparse A (bit 2) with kind::f16")));
+  InstructionDescriptor desc;
+  desc.a_type = desc.b_type = ElementType::kE2M1;
+  desc.n = 16;
+  desc.scale_type = ElementType::kUE4M3;
+  desc.k96 = true;
+  arguments.idesc = *EncodeInstructionDescriptor(MmaKind::kMxF4NvF4, desc);
+  EXPECT_THAT(
+      Fault(issue("tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.scale_vec::4X [%tmem], %a, %b, "
+                  "%idesc, [%x0], [%x0], %p1;"),
+            arguments),
+      AllOf(HasSubstr("unsupported instruction"), HasSubstr("K = 96 (bit 31)")));
+}
+
 // ---- scale factors must be in all quarters
 
 TEST(Tcgen05RulesTest, ScaleFactorsInOneQuarterOnly) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "tests/ptx/emulator.h"
 #include "tests/ptx/tensor/hardware.h"
+#include "tests/ptx/text.h"
 
 namespace tessera::ptx {
 namespace {
@@ -153,6 +154,21 @@ std::string StoreAccumulator(int columns, int column) {
     }
   }
   return body;
+}
+
+std::string IssueAndWait(std::string_view lines) {
+  return IssueAndWait(lines, "%leader",
+                      "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [bar];");
+}
+
+std::string IssueAndWait(std::string_view lines, std::string_view issuer, std::string_view commit) {
+  return Cat("  @!", issuer, " bra ISSUED;\n", lines, "  ", commit, R"(
+ISSUED:
+WAITING:
+  mbarrier.try_wait.parity.shared::cta.b64 %p7, [bar], 0;
+  @!%p7 bra WAITING;
+  tcgen05.fence::after_thread_sync;
+)");
 }
 
 absl::Status LaunchEntry(std::string_view ptx, std::string_view entry, const LaunchConfig& config,

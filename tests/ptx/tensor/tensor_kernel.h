@@ -49,6 +49,12 @@ std::string RegisterList(std::string_view prefix, int first, int count);
 // out[thread][columns].
 std::string StoreAccumulator(int columns, int column = 0);
 
+// Lines that thread 0 alone executes (each a tcgen05 operation of cta_group::1), then a commit to `bar`, for which all
+// threads wait.
+std::string IssueAndWait(std::string_view lines);
+// The same with another predicate for who issues, and another commit.
+std::string IssueAndWait(std::string_view lines, std::string_view issuer, std::string_view commit);
+
 // Loads a module and launches one of its kernels. `params` is the block of parameters at their offsets.
 absl::Status LaunchEntry(std::string_view ptx, std::string_view entry, const LaunchConfig& config,
                          const std::vector<std::byte>& params, GlobalMemory& memory,

@@ -30,9 +30,8 @@ struct MmaPayload : Payload {
 int AccumulatorRegisters(ElementType type) { return type == ElementType::kF16 ? 2 : 4; }
 
 // Decodes register fragments: rows of kMaxK doubles.
-template <int kRows>
 void Decode(Warp& warp, const Operand& operand, ElementType type, FragmentPlace (*place)(int, int),
-            double (&values)[kRows][kMaxK]) {
+            double (*values)[kMaxK]) {
   const int each = 32 / BitsOf(type);
   const absl::Span<const Operand> registers = Registers(operand);
   for (size_t reg = 0; reg < registers.size(); ++reg) {
