@@ -36,6 +36,11 @@ __device__ __forceinline__ void SetmaxnregInc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(kCount));
 }
 
+// Arrives at barrier `id` among `threads` threads of the CTA, of which the others wait, without waiting itself.
+__device__ __forceinline__ void NamedBarrierArrive(uint32_t id, uint32_t threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 // Barrier `id` among `threads` threads of the CTA; true in all of them if `any` is true in one.
 __device__ __forceinline__ bool NamedBarrierRedOr(uint32_t id, uint32_t threads, bool any) {
   uint32_t result;

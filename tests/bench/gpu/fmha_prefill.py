@@ -1,8 +1,8 @@
-"""Attention of a whole prompt over the paged cache on a Hopper GPU, beside torch's causal SDPA over unpaged keys.
+"""Attention of prompts over the paged cache on a Hopper GPU, beside torch's causal SDPA over unpaged keys.
 
-  python3 tests/bench/gpu/fmha_prefill.py --lib build/libtessera_bench_gpu.so [--json FILE]
+  python3 tests/bench/gpu/fmha_prefill.py --lib build/libtessera_bench_gpu.so [--quick] [--variants] [--json FILE]
 
-As the server does it: aligned runs of tokens, at most 512 tokens a launch. One token at a time is timed beside it.
+"same bits": whether FmhaDecode gives the same for each token. --variants times the kernel tuned otherwise too.
 """
 import argparse
 import math
@@ -13,83 +13,118 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import gpu_bench as gb
 
-LAUNCH_TOKENS = 512
+# New tokens, keys, query and KV heads, head dimension.
+SHAPES = ((1024, 1024, 32, 4, 128), (2048, 2048, 32, 4, 128), (4096, 4096, 32, 4, 128), (8192, 8192, 32, 4, 128),
+          (32768, 32768, 32, 4, 128), (8192, 8192, 32, 32, 128), (2048, 32768, 32, 4, 128), (8192, 8192, 64, 8, 64),
+          (8192, 8192, 16, 2, 256))
+QUICK = ((1024, 1024, 32, 4, 128), (8192, 8192, 32, 4, 128), (2048, 32768, 32, 4, 128), (8192, 8192, 64, 8, 64),
+         (8192, 8192, 16, 2, 256))
+DECODE_TOKENS = 512  # of a launch
 
 
 class Prompt:
-    def __init__(self, lib, length, query_heads, kv_heads, head_dim, block_size=64):
-        self.lib, self.length, self.heads, self.head_dim, self.block_size = lib, length, (query_heads, kv_heads), head_dim, block_size
-        self.blocks = math.ceil(length / block_size)
+    def __init__(self, lib, tokens, length, query_heads, kv_heads, head_dim, block_size=64):
+        self.lib, self.tokens, self.length, self.heads, self.head_dim = lib, tokens, length, (query_heads, kv_heads), head_dim
+        self.block_size, self.blocks = block_size, math.ceil(length / block_size)
         new = lambda *shape: torch.randn(*shape, dtype=torch.bfloat16, device='cuda')
         self.k, self.v = (new(self.blocks, kv_heads, block_size, head_dim) for _ in range(2))
-        self.q = new(length, query_heads, head_dim)
+        self.q = new(tokens, query_heads, head_dim)
         self.out = torch.empty_like(self.q)
         self.table = torch.randperm(self.blocks).to(torch.int32).cuda()
+        self.chunks = torch.tensor([0, tokens, length, 0], dtype=torch.int32, device='cuda')
+        self.workspace = torch.zeros(lib.tessera_fmha_prefill_workspace(head_dim), dtype=torch.uint8, device='cuda')
         self.scale = head_dim ** -0.5
-        self.arrays, self.workspaces = {}, {}
 
-    def attend(self, run):
-        """Leaves the attention of every token in self.out, in runs of `run` tokens."""
-        if run not in self.arrays:
-            firsts = torch.arange(0, self.length, run, dtype=torch.int32, device='cuda')
-            self.arrays[run] = firsts, firsts + run, torch.zeros_like(firsts)
-            size = self.lib.tessera_fmha_decode_workspace(LAUNCH_TOKENS // run, run, *self.heads, self.head_dim)
-            self.workspaces[run] = torch.zeros(size, dtype=torch.uint8, device='cuda')
-        firsts, lengths, rows = self.arrays[run]
-        most = LAUNCH_TOKENS // run
-        for at in range(0, len(firsts), most):
-            gb.check(self.lib.tessera_fmha_runs(
-                self.q.data_ptr(), self.out.data_ptr(), self.k.data_ptr(), self.v.data_ptr(), self.table.data_ptr(),
-                rows[at:].data_ptr(), firsts[at:].data_ptr(), lengths[at:].data_ptr(), min(most, len(firsts) - at), run,
-                *self.heads, self.head_dim, self.blocks, self.block_size, self.blocks, self.scale,
-                self.workspaces[run].data_ptr(), gb.stream()))
+    def prefill(self, variant=-1):
+        gb.check(self.lib.tessera_fmha_prefill(
+            variant, self.q.data_ptr(), self.out.data_ptr(), self.k.data_ptr(), self.v.data_ptr(), self.table.data_ptr(),
+            self.chunks.data_ptr(), 1, self.tokens, *self.heads, self.head_dim, self.blocks, self.block_size, self.blocks, 0,
+            self.scale, self.workspace.data_ptr(), gb.stream()))
         return self.out
+
+    def decode(self, first):
+        """The attention of tokens `first` on, as single tokens."""
+        count = min(DECODE_TOKENS, self.tokens - first)
+        rows = torch.zeros(count, dtype=torch.int32, device='cuda')
+        firsts = torch.arange(count, dtype=torch.int32, device='cuda')
+        lengths = firsts + (self.length - self.tokens + first + 1)
+        out = torch.empty_like(self.q[:count])
+        size = self.lib.tessera_fmha_decode_workspace(count, 1, *self.heads, self.head_dim)
+        workspace = torch.zeros(size, dtype=torch.uint8, device='cuda')
+        gb.check(self.lib.tessera_fmha_runs(
+            self.q[first:].data_ptr(), out.data_ptr(), self.k.data_ptr(), self.v.data_ptr(), self.table.data_ptr(),
+            rows.data_ptr(), firsts.data_ptr(), lengths.data_ptr(), count, 1, *self.heads, self.head_dim, self.blocks,
+            self.block_size, self.blocks, self.scale, workspace.data_ptr(), gb.stream()))
+        torch.cuda.synchronize()
+        return out
+
+    def same_bits(self):
+        """Of the first tokens, of those in the middle and of the last."""
+        got = self.prefill().clone()
+        firsts = {0, max(0, self.tokens // 2 - 100), max(0, self.tokens - DECODE_TOKENS)}
+        return all(torch.equal(got[first:first + DECODE_TOKENS], self.decode(first)) for first in firsts)
 
     def dense(self):
         gather = lambda cache: cache[self.table.long()].transpose(0, 1).reshape(self.heads[1], -1, self.head_dim)[None, :, :self.length].contiguous()
         return self.q.transpose(0, 1)[None].contiguous(), gather(self.k), gather(self.v)
 
 
+def fastest_sdpa(prompt):
+    """Microseconds, name and result of torch's fastest, for a whole prompt."""
+    best, name, want = math.inf, 'none', None
+    if prompt.tokens != prompt.length:
+        return best, name, want
+    q, k, v = prompt.dense()
+    for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION):
+        try:
+            with sdpa_kernel(backend):
+                call = lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=prompt.scale, enable_gqa=True)
+                want = call()[0].transpose(0, 1)
+                us = gb.time_graph([call], replays=10)
+            if us < best:
+                best, name = us, backend.name
+        except RuntimeError:
+            pass
+    return best, name, want
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument('--lib', required=True)
+    parser.add_argument('--quick', action='store_true')
+    parser.add_argument('--variants', action='store_true')
     parser.add_argument('--json')
     args = parser.parse_args()
     lib = gb.load(args.lib)
     torch.manual_seed(3)
     peak = gb.bf16_peak()
     print(f'{torch.cuda.get_device_name()}  bf16 {peak:.0f} TFLOP/s')
-    print(f'{"length":>7} {"heads":>7} {"d":>4} {"run":>4} {"us":>9} {"TFLOP/s":>8} {"of peak":>8} {"singly us":>10}'
-          f' {"SDPA us":>9} {"ratio":>6} {"rel err":>8} same bits')
+    print(f'{"tokens":>7} {"keys":>6} {"heads":>6} {"d":>4} {"us":>9} {"TFLOP/s":>8} {"of peak":>8} {"SDPA us":>9} {"ratio":>6}'
+          f' {"rel err":>8} same bits')
     rows = []
-    for length, hq, hkv, d in ((1024, 32, 4, 128), (2048, 32, 4, 128), (8192, 32, 4, 128), (8192, 64, 8, 64), (8192, 16, 2, 256)):
-        prompt = Prompt(lib, length, hq, hkv, d)
-        run = lib.tessera_fmha_run_length(hq, hkv, d)
-        singly = prompt.attend(1).clone()
-        got = prompt.attend(run).clone()
-        same = torch.equal(singly, got)
-        us = gb.time_graph([lambda: prompt.attend(run)], replays=10)
-        single_us = gb.time_graph([lambda: prompt.attend(1)], replays=5)
-        q, k, v = prompt.dense()
-        best, name, want = math.inf, 'none', None
-        for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION):
-            try:
-                with sdpa_kernel(backend):
-                    call = lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=prompt.scale, enable_gqa=True)
-                    want = call()
-                    t = gb.time_graph([call], replays=10)
-                if t < best:
-                    best, name = t, backend.name
-            except RuntimeError:
-                pass
-        error = ((got.float() - want[0].transpose(0, 1).float()).norm() / want.float().norm()).item()
-        tflops = 4 * (length * (length + 1) / 2) * hq * d / us / 1e6
-        print(f'{length:>7} {f"{hq}/{hkv}":>7} {d:>4} {run:>4} {us:>9.1f} {tflops:>8.1f} {tflops / peak:>8.1%} {single_us:>10.1f}'
-              f' {best:>9.1f} {best / us:>6.2f} {error:>8.1e} {same}', flush=True)
-        rows.append(dict(bench='fmha_prefill', shape=f'{length} {hq}/{hkv} d{d} runs of {run}', dtype='bf16', us=round(us, 2),
-                         tflops=round(tflops, 1), ceiling_tflops=round(peak), fraction=round(tflops / peak, 4),
-                         singly_us=round(single_us, 2), same_bits=same, peer=f'torch SDPA {name}, unpaged, causal',
-                         peer_us=round(best, 2), rel_error=error))
+    for tokens, length, hq, hkv, d in QUICK if args.quick else SHAPES:
+        prompt = Prompt(lib, tokens, length, hq, hkv, d)
+        same = prompt.same_bits()
+        got = prompt.prefill().clone()
+        us = gb.time_graph([prompt.prefill], replays=10)
+        best, name, want = fastest_sdpa(prompt)
+        error = ((got.float() - want.float()).norm() / want.float().norm()).item() if want is not None else math.nan
+        start = length - tokens
+        products = 4 * hq * d * tokens * (start + (tokens + 1) / 2)
+        tflops = products / us / 1e6
+        print(f'{tokens:>7} {length:>6} {f"{hq}/{hkv}":>6} {d:>4} {us:>9.1f} {tflops:>8.1f} {tflops / peak:>8.1%} {best:>9.1f}'
+              f' {best / us:>6.2f} {error:>8.1e} {same}', flush=True)
+        row = dict(bench='fmha_prefill', shape=f'{tokens} of {length} {hq}/{hkv} d{d}', dtype='bf16', us=round(us, 2),
+                   tflops=round(tflops, 1), ceiling_tflops=round(peak), fraction=round(tflops / peak, 4), same_bits=same)
+        if want is not None:
+            row |= dict(peer=f'torch SDPA {name}, unpaged, causal', peer_us=round(best, 2), rel_error=error)
+        rows.append(row)
+        variant = 0
+        while args.variants and (label := lib.tessera_fmha_prefill_variant(d, variant)):
+            equal = torch.equal(got, prompt.prefill(variant))
+            t = gb.time_graph([lambda: prompt.prefill(variant)], replays=10)
+            print(f'{"":>26} {t:>9.1f} {products / t / 1e6:>8.1f}  {label.decode()}, {"same bits" if equal else "OTHER BITS"}', flush=True)
+            variant += 1
     gb.append_json(args.json, rows)
 
 

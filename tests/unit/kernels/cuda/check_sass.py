@@ -19,6 +19,7 @@ import sys
 EXPECTED = {
     "sm_90a": {
         "FmhaDecodeKernel": ["HMMA.16816.F32.BF16", "LDSM", "UTMALDG.2D"],
+        "FmhaPrefillKernel": ["HGMMA.64x64x16.F32.BF16", "LDGSTS", "UTMALDG.2D"],
         "GroupedGemmKernel": ["HMMA.16816.F32.BF16"],
         "GroupedGemmLargeKernel": ["HGMMA"],
     },

@@ -23,6 +23,8 @@ inline int GpuMajor() {
 
 #define TESSERA_REQUIRE_BLACKWELL() \
   if (::tessera::cuda::GpuMajor() != 10) GTEST_SKIP() << "no GPU of compute capability 10.x on this machine"
+#define TESSERA_REQUIRE_HOPPER() \
+  if (::tessera::cuda::GpuMajor() != 9) GTEST_SKIP() << "no GPU of compute capability 9.x on this machine"
 #define TESSERA_REQUIRE_GPU()                                                \
   if (::tessera::cuda::GpuMajor() != 9 && ::tessera::cuda::GpuMajor() != 10) \
   GTEST_SKIP() << "no GPU of compute capability 9.x or 10.x on this machine"
