@@ -45,7 +45,8 @@ __device__ __forceinline__ float FmhaStepSum(float p0, float p1, float p8, float
 }
 
 // A residue's running sum and the FmhaStepSums of a tile.
-__device__ __forceinline__ float FmhaAddToSum(float sum, float rescale, float a0, float a1, float a2, float a3) {
+__device__ __forceinline__ float FmhaAddToSum(float sum, float rescale, float a0, float a1, float a2,
+                                              float a3) {
   return __fmaf_rn(sum, rescale, __fadd_rn(__fadd_rn(a0, a1), __fadd_rn(a2, a3)));
 }
 
