@@ -36,10 +36,15 @@ struct FmhaPrefillTraits {
   static constexpr bool kQueriesInRegisters = kQueriesHeld;
   static constexpr FmhaTotals kTotals = kTotalsWhere;
   static constexpr bool kTakesTurns = kTurns;
-  static constexpr int kProducerRegisters = kWarpGroups == 2 ? 48 : 56,
-                       kConsumerRegisters = kWarpGroups == 2 ? 232 : 152;
+  // A warp group's share is handed on within what the CTA was launched with: 168 a thread for three of them, 128 for four.
+  static constexpr int kProducerRegisters = kHeadDim == 256 ? 40 : 56,
+                       kConsumerRegisters = kWarpGroups == 3  ? 152
+                                            : kHeadDim == 256 ? 232
+                                                              : 224;
   static_assert(kWarpGroups == 2 || kWarpGroups == 3);
-  static_assert(kProducerRegisters + kWarpGroups * kConsumerRegisters <= 512, "the register file");
+  static_assert(kProducerRegisters + kWarpGroups * kConsumerRegisters <=
+                    65536 / kThreads / 8 * 8 * (kWarpGroups + 1),
+                "or the consumers wait for registers that never come");
   static_assert(!kTakesTurns || kWarpGroups == 2, "two take turns");
 
   static constexpr int kBoxColumns = 64;  // 128 bytes, the width of the swizzle
@@ -102,34 +107,6 @@ struct FmhaPrefillShared {
   }
 };
 
-// A row of the block table, 32 entries of it in the lanes of a warp.
-class FmhaBlockTable {
- public:
-  __device__ FmhaBlockTable(const FmhaPrefillArgs& args, const FmhaPrefillItem& item, int32_t lane)
-      : lane_(lane),
-        last_((item.chunk.length - 1) / args.p.block_size),
-        table_(args.p.block_table + int64_t{item.chunk.table_row} * args.p.block_table_stride) {
-    Load(item.begin / args.p.block_size);
-  }
-
-  // Entry `index`, or the last if it is past that. Each lane may ask for another, from `first` on, four in a row; the
-  // whole warp calls it.
-  __device__ int32_t Get(int32_t first, int32_t index) {
-    if (first + 3 >= base_ + 32) Load(first);
-    return __shfl_sync(~0u, entry_, min(index, last_) - base_);
-  }
-
- private:
-  __device__ void Load(int32_t first) {
-    base_ = first;
-    entry_ = table_[min(base_ + lane_, last_)];
-  }
-
-  const int32_t lane_, last_;
-  const int32_t* const table_;
-  int32_t base_, entry_;
-};
-
 // Zeroes the rows of a slot from `valid` on.
 template <class Traits>
 __device__ __forceinline__ void ZeroRows(uint8_t* slot, int32_t valid, int32_t lane) {
@@ -160,14 +137,17 @@ __device__ void FmhaPrefillProduce(const FmhaPrefillArgs& args, const CUtensorMa
     if (item.IsNone()) break;
     int32_t next = 0;
     if (lane == 0) next = gridDim.x + atomicAdd(args.next_item, 1);
-    FmhaBlockTable table(args, item, lane);
+    const int32_t* table = args.p.block_table + int64_t{item.chunk.table_row} * args.p.block_table_stride;
+    const int32_t last_block = (item.chunk.length - 1) / block_size;
     // Lane b loads box b: rows b / kBoxes, columns b % kBoxes.
     const int32_t row_box = lane / Traits::kBoxes, column_box = lane % Traits::kBoxes;
     const int32_t target = column_box * Traits::kBoxBytes + row_box * rows_per_box * 128;
+    int32_t next_block = table[min((item.begin + row_box * rows_per_box) / block_size, last_block)];
     for (int32_t key = item.begin; key < item.end; key += kFmhaTileKeys) {
       const int32_t box_key = key + row_box * rows_per_box;
-      const int32_t block = table.Get(key / block_size, box_key / block_size);
-      const int32_t row = (block * args.p.num_kv_heads + item.kv_head) * block_size + box_key % block_size;
+      const int32_t row =
+          (next_block * args.p.num_kv_heads + item.kv_head) * block_size + box_key % block_size;
+      next_block = table[min((box_key + kFmhaTileKeys) / block_size, last_block)];
       for (int32_t value = 0; value < 2; ++value) {
         uint8_t* slot = shared.slots + ring.slot * Traits::kSlotBytes;
         // What lies past the sequence's end may be NaN, which no weight of 0 would undo.
