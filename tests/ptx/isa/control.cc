@@ -44,19 +44,6 @@ absl::Status Simple(Instruction& i) {
   return absl::OkStatus();
 }
 
-// setmaxnreg.{inc,dec}.sync.aligned.u32 n
-absl::Status PrepareSetMaxRegisters(Instruction& i) {
-  if (i.operands.size() != 1 || i.operands[0].kind != Operand::Kind::kImmediate) {
-    return absl::InvalidArgumentError("setmaxnreg takes an immediate");
-  }
-  const uint64_t n = i.operands[0].value;
-  if (n < 24 || n > 256 || n % 8 != 0) {
-    return absl::InvalidArgumentError(Cat("setmaxnreg of ", n, "; 24 to 256 in steps of 8 are allowed"));
-  }
-  i.execute = [](Warp& w, const Instruction& i) { w.RequireConverged(i); };
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 void RegisterControl(Registry& registry) {
@@ -68,7 +55,6 @@ void RegisterControl(Registry& registry) {
   registry.Add("exit", Simple<Exit>);
   registry.Add("trap", Simple<Trap>);
   registry.Add("brkpt", Simple<Trap>);
-  registry.Add("setmaxnreg", PrepareSetMaxRegisters);
   // Dependent launches: the grid before has ended when one is emulated.
   registry.Add("griddepcontrol", Simple<Nothing>);
   registry.Add("pmevent", Simple<Nothing>);

@@ -38,6 +38,7 @@ void RegisterScalarIsa(Registry& registry) {
   RegisterCompare(registry);
   RegisterMove(registry);
   RegisterControl(registry);
+  RegisterRegisterPool(registry);
   RegisterCall(registry);
   RegisterMemory(registry);
   RegisterAtomics(registry);

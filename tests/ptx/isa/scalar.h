@@ -21,6 +21,7 @@ void RegisterConvert(Registry& registry);
 void RegisterCompare(Registry& registry);
 void RegisterMove(Registry& registry);
 void RegisterControl(Registry& registry);
+void RegisterRegisterPool(Registry& registry);
 void RegisterCall(Registry& registry);
 void RegisterMemory(Registry& registry);
 void RegisterAtomics(Registry& registry);

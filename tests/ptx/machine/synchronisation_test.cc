@@ -326,6 +326,35 @@ E: mov.u32 %r1, 0;
   EXPECT_THAT(message, HasSubstr("waits for barrier 2 of 64 threads"));
 }
 
+// Warp groups of 4 warps: the first gives registers back, the others take `wanted` a thread.
+absl::Status HandOnRegisters(int given_back_to, int wanted) {
+  MiniRunner runner;
+  runner.config.block.x = 384;
+  return runner.Run(MiniKernel(Cat(R"(
+mov.u32 %r1, %tid.x;
+setp.lt.u32 %p1, %r1, 128;
+@%p1 bra A;
+setmaxnreg.inc.sync.aligned.u32 )",
+                                   wanted, R"(;
+bra E;
+A: setmaxnreg.dec.sync.aligned.u32 )",
+                                   given_back_to, R"(;
+E: mov.u32 %r1, 0;
+)"),
+                               "", ".maxntid 384, 1, 1\n.minnctapersm 1"));
+}
+
+// 384 threads are launched with 168 registers each, 504 for the three warp groups: not 512.
+TEST(Deadlock, RegistersThatNobodyGivesBack) {
+  EXPECT_EQ(HandOnRegisters(24, 240), absl::OkStatus());
+  EXPECT_EQ(HandOnRegisters(56, 224), absl::OkStatus());
+  const std::string message(HandOnRegisters(48, 232).message());
+  EXPECT_TRUE(message.starts_with("deadlock")) << message;
+  EXPECT_THAT(message, HasSubstr("setmaxnreg.inc to 232: 64 registers a thread more than the warp's 168"));
+  EXPECT_THAT(message, HasSubstr("launched with 168 a thread"));
+  EXPECT_THAT(std::string(HandOnRegisters(176, 240).message()), HasSubstr("setmaxnreg.dec to 176"));
+}
+
 TEST(Deadlock, EndlessLoopMeetsTheLimit) {
   MiniRunner runner;
   runner.options.instruction_limit = 10'000;
