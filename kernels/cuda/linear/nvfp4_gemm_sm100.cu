@@ -4,8 +4,17 @@ namespace tessera::cuda {
 namespace {
 
 template <class Traits, Nvfp4Epilogue kEpilogue>
+auto* FindKernel() {
+  if constexpr (Traits::kPair) {
+    return Nvfp4GemmPairKernel<Traits, kEpilogue>;
+  } else {
+    return Nvfp4GemmKernel<Traits, kEpilogue>;
+  }
+}
+
+template <class Traits, Nvfp4Epilogue kEpilogue>
 cudaError_t Launch(const Nvfp4GemmParams& params, cudaStream_t stream) {
-  auto* kernel = Nvfp4GemmKernel<Traits, kEpilogue>;
+  auto* kernel = FindKernel<Traits, kEpilogue>();
   static const cudaError_t configured =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSharedBytes);
   if (configured != cudaSuccess) return configured;
@@ -14,9 +23,9 @@ cudaError_t Launch(const Nvfp4GemmParams& params, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
-template <int kSlots>
+template <int kSlots, bool kPair = false>
 cudaError_t LaunchEpilogue(const Nvfp4GemmParams& params, cudaStream_t stream) {
-  using Traits = Nvfp4GemmTraits<kSlots>;
+  using Traits = Nvfp4GemmTraits<kSlots, kPair>;
   switch (params.epilogue) {
     case Nvfp4Epilogue::kStore:
       return Launch<Traits, Nvfp4Epilogue::kStore>(params, stream);
@@ -41,7 +50,8 @@ cudaError_t LaunchNvfp4GemmSm100(const Nvfp4GemmParams& params, cudaStream_t str
     case 64:
       return LaunchEpilogue<64>(params, stream);
     case 128:
-      return LaunchEpilogue<128>(params, stream);
+      return params.weights.n / kNvfp4RowTile % 2 == 0 ? LaunchEpilogue<128, true>(params, stream)
+                                                       : LaunchEpilogue<128>(params, stream);
   }
   return cudaErrorInvalidValue;
 }

@@ -28,6 +28,7 @@ EXPECTED = {
         "FmhaDecodeSm100Kernel": ["UTCHMMA", "UTCBAR", "LDTM", "STTM", "UTMALDG.2D", "UTMALDG.3D"],
         # Block-scaled 4-bit products, scales to tensor memory, bulk copies.
         "Nvfp4GemmKernel": ["UTCOMMA", "UTCCP", "UTCBAR", "LDTM", "UBLKCP"],
+        "Nvfp4GemmPairKernel": ["UTCOMMA", "UTCCP", "UTCBAR", "LDTM", "UBLKCP"],
         "GroupedGemmKernel": ["HMMA.16816.F32.BF16"],
     },
 }

@@ -195,7 +195,8 @@ TEST_P(Nvfp4GemmShapes, EqualsDoublePrecisionForEveryTileSize) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Nvfp4GemmShapes,
                          testing::Values(Shape{128, 64, 1}, Shape{100, 256, 17}, Shape{256, 320, 3},
-                                         Shape{48, 1280, 70}, Shape{384, 144, 130}, Shape{130, 2048, 5}));
+                                         Shape{48, 1280, 70}, Shape{384, 144, 130}, Shape{130, 2048, 5},
+                                         Shape{512, 576, 150}));
 
 // Small integers as activations and unit scales: every sum is exact in float, so that any order gives these bits.
 TEST(Nvfp4Gemm, IsExactWhereSumsAre) {
@@ -247,11 +248,10 @@ TEST(Nvfp4Gemm, KeepsNaNInItsRow) {
 
 // Experts with no, one and many slots, gathered rows, gate-up and SwiGLU, in bf16 and quantised for the next product, which
 // follows.
-TEST(Nvfp4Gemm, ServesExpertsAndFusesSwiglu) {
-  TESSERA_REQUIRE_BLACKWELL();
+void ExpectServesExperts(const std::vector<int32_t>& counts, int32_t inter,
+                         const std::vector<int32_t>& tile_sizes) {
   std::mt19937 rng(9);
-  const int32_t experts = 5, inter = 176, k = 320, dim = 136, tokens = 30;
-  const std::vector<int32_t> counts = {0, 1, 37, 0, 8};
+  const int32_t experts = counts.size(), k = 320, dim = 136, tokens = 30;
   std::vector<Matrix> gates, ups, downs;
   for (int32_t e = 0; e < experts; ++e) {
     gates.emplace_back(inter, k, rng);
@@ -267,7 +267,7 @@ TEST(Nvfp4Gemm, ServesExpertsAndFusesSwiglu) {
     next_scales.push_back(0.5f + e * 0.125f);
   }
   const DeviceBuffer<float> d_in_scales(in_scales), d_next_scales(next_scales);
-  for (const int32_t tile_slots : {16, 64}) {
+  for (const int32_t tile_slots : tile_sizes) {
     const Sorted sorted(counts, tile_slots);
     const int32_t slots = sorted.tiles.num_slots;
     std::vector<int32_t> rows(slots);
@@ -360,6 +360,17 @@ TEST(Nvfp4Gemm, ServesExpertsAndFusesSwiglu) {
     }
     EXPECT_LE(off, slots * inter / 200) << "codes that differ from the codec's";
   }
+}
+
+TEST(Nvfp4Gemm, ServesExpertsAndFusesSwiglu) {
+  TESSERA_REQUIRE_BLACKWELL();
+  ExpectServesExperts({0, 1, 37, 0, 8}, /*inter=*/176, {16, 64});
+}
+
+// An even number of row tiles and large tiles of slots: pairs of CTAs.
+TEST(Nvfp4Gemm, ServesExpertsOfManySlots) {
+  TESSERA_REQUIRE_BLACKWELL();
+  ExpectServesExperts({3, 0, 135, 70}, /*inter=*/112, {128});
 }
 
 TEST(Nvfp4Gemm, RefusesShapesItCannotTake) {
