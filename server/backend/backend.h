@@ -64,6 +64,15 @@ class Backend {
   // Computes one step. `results` gets one entry a row. A status other than OK means that the device failed and every
   // row of the batch with it. Block contents beyond a sequence's length are never read.
   virtual absl::Status Run(absl::Span<const BatchRow> rows, std::vector<RowResult>* results) = 0;
+
+  // Run in two halves, for a device that works while its host does something else: Start enqueues the step, Finish waits
+  // for it and completes `results`. Until then the rows, all that they point to and `results` stay as they are. After
+  // an error of Start there is nothing to finish. Where overlaps() is false, Start is all of Run.
+  virtual bool overlaps() const { return false; }
+  virtual absl::Status Start(absl::Span<const BatchRow> rows, std::vector<RowResult>* results) {
+    return Run(rows, results);
+  }
+  virtual absl::Status Finish() { return absl::OkStatus(); }
 };
 
 }  // namespace tessera

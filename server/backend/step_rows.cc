@@ -1,5 +1,6 @@
 #include "server/backend/step_rows.h"
 
+#include <numeric>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -52,16 +53,23 @@ void StepRows::Choose(absl::Span<const BatchRow> rows, const BackendInfo& info, 
 
 void StepRows::Consume(absl::Span<const BatchRow> rows, size_t begin, size_t end, float* logits,
                        int64_t vocab, cpu::ThreadPool& pool, std::vector<RowResult>* results) {
+  range_.resize(end - begin);
+  std::iota(range_.begin(), range_.end(), begin);
+  Consume(rows, range_, logits, vocab, pool, results);
+}
+
+void StepRows::Consume(absl::Span<const BatchRow> rows, absl::Span<const size_t> which, float* logits,
+                       int64_t vocab, cpu::ThreadPool& pool, std::vector<RowResult>* results) {
   row_begins_.clear();
-  for (size_t i = begin; i < end; ++i) {
-    if (i == begin || wanted_[i].row != wanted_[i - 1].row) row_begins_.push_back(i);
+  for (size_t i = 0; i < which.size(); ++i) {
+    if (i == 0 || wanted_[which[i]].row != wanted_[which[i - 1]].row) row_begins_.push_back(i);
   }
   pool.ParallelFor(row_begins_.size(), [&](int64_t g) {
-    const size_t last = g + 1 < static_cast<int64_t>(row_begins_.size()) ? row_begins_[g + 1] : end;
+    const size_t last = g + 1 < static_cast<int64_t>(row_begins_.size()) ? row_begins_[g + 1] : which.size();
     for (size_t i = row_begins_[g]; i < last; ++i) {
-      const int32_t row = wanted_[i].row;
-      ConsumeOne(rows[row], wanted_[i], absl::MakeSpan(logits + (i - begin) * vocab, vocab),
-                 &(*results)[row]);
+      const WantedLogits& wanted = wanted_[which[i]];
+      ConsumeOne(rows[wanted.row], wanted, absl::MakeSpan(logits + i * vocab, vocab),
+                 &(*results)[wanted.row]);
     }
   });
 }

@@ -39,6 +39,9 @@ class StepRows {
   // of a row in order. They may overwrite the logits. Errors go to the row's result.
   void Consume(absl::Span<const BatchRow> rows, size_t begin, size_t end, float* logits, int64_t vocab,
                cpu::ThreadPool& pool, std::vector<RowResult>* results);
+  // The same for the positions whose indices are `which`, ascending; float [which.size(), vocab].
+  void Consume(absl::Span<const BatchRow> rows, absl::Span<const size_t> which, float* logits, int64_t vocab,
+               cpu::ThreadPool& pool, std::vector<RowResult>* results);
 
  private:
   std::vector<int32_t> chosen_;
@@ -46,6 +49,7 @@ class StepRows {
   int64_t num_tokens_ = 0;
   std::vector<WantedLogits> wanted_;
   std::vector<size_t> row_begins_;  // where each row's positions begin in a chunk
+  std::vector<size_t> range_;
 };
 
 }  // namespace tessera

@@ -1,6 +1,7 @@
 #include "server/sampling/logits.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -11,9 +12,8 @@ namespace tessera {
 namespace {
 
 constexpr char kInvalidLogitsPayload[] = "tessera/invalid-logits";
-constexpr int32_t kInfinityBits = 0x7f800000;
-constexpr int kBlock = 1024;  // entries whose exponentials are kept on the stack
-constexpr int kLanes = 8;     // partial sums, so that additions do not wait for each other
+constexpr int kBlock = kLogitBlock;  // entries whose exponentials are kept on the stack
+constexpr int kLanes = kLogitLanes;  // partial sums, so that additions do not wait for each other
 
 // Sum in a fixed order.
 double SumOf(const float* weights, int count) {
@@ -33,7 +33,7 @@ int BlockWeights(absl::Span<const float> logits, size_t begin, float largest, fl
                  float* weights) {
   const absl::Span<const float> block = logits.subspan(begin, kBlock);
   const int count = static_cast<int>(block.size());
-  for (int i = 0; i < count; ++i) weights[i] = ExpOfNonPositive((block[i] - largest) / temperature);
+  for (int i = 0; i < count; ++i) weights[i] = LogitWeight(block[i], largest, temperature);
   return count;
 }
 
@@ -62,6 +62,13 @@ bool IsInvalidLogits(const absl::Status& status) {
   return status.GetPayload(kInvalidLogitsPayload).has_value();
 }
 
+absl::Status CheckLargestKey(int32_t key) {
+  if (key > kInfinityOrderKey) return InvalidLogitsError("the model's logits hold NaN");
+  if (key == kInfinityOrderKey) return InvalidLogitsError("the model's logits hold +infinity");
+  if (key <= -kInfinityOrderKey) return InvalidLogitsError("no token has a finite logit");
+  return absl::OkStatus();
+}
+
 absl::StatusOr<LargestLogit> FindLargest(absl::Span<const float> logits) {
   int32_t best_key = std::numeric_limits<int32_t>::min();
   size_t best_block = 0;
@@ -74,14 +81,13 @@ absl::StatusOr<LargestLogit> FindLargest(absl::Span<const float> logits) {
       magnitude = std::max(magnitude, bits & 0x7fffffff);
       key = std::max(key, OrderKey(logits[i]));
     }
-    if (magnitude > kInfinityBits) return InvalidLogitsError("the model's logits hold NaN");
+    if (magnitude > kInfinityOrderKey) return CheckLargestKey(kNanOrderKey);
     if (key > best_key) {
       best_key = key;
       best_block = begin;
     }
   }
-  if (best_key == kInfinityBits) return InvalidLogitsError("the model's logits hold +infinity");
-  if (best_key <= -kInfinityBits) return InvalidLogitsError("no token has a finite logit");
+  if (absl::Status status = CheckLargestKey(best_key); !status.ok()) return status;
   size_t index = best_block;
   while (OrderKey(logits[index]) != best_key) ++index;
   return LargestLogit{static_cast<int32_t>(index), logits[index]};
@@ -130,7 +136,7 @@ Cutoff FindTopPCutoff(absl::Span<const float> logits, float largest, float tempe
   Cutoff cutoff;
   for (int32_t index : at_edge) {
     cutoff = {OrderKey(logits[index]), index};
-    sum += ExpOfNonPositive((logits[index] - largest) / temperature);
+    sum += LogitWeight(logits[index], largest, temperature);
     if (sum >= target) break;
   }
   return cutoff;
@@ -216,9 +222,7 @@ int32_t RankOf(absl::Span<const float> logits, int32_t index) {
 
 PositionLogprobs ComputeLogprobs(absl::Span<const float> logits, float largest, int32_t index, int num_top) {
   const double log_sum = std::log(SumOfExponentials(logits, largest, 1.0f));
-  const auto logprob = [&](int32_t i) {
-    return static_cast<float>(static_cast<double>(logits[i]) - static_cast<double>(largest) - log_sum);
-  };
+  const auto logprob = [&](int32_t i) { return LogprobOf(logits[i], largest, log_sum); };
   PositionLogprobs result;
   result.token = {index, logprob(index), RankOf(logits, index)};
   if (num_top > 0) {

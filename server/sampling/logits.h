@@ -1,7 +1,6 @@
 #ifndef TESSERA_SERVER_SAMPLING_LOGITS_H_
 #define TESSERA_SERVER_SAMPLING_LOGITS_H_
 
-#include <bit>
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -10,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "kernels/logit_math.h"
 #include "server/sampling/logprobs.h"
 
 // Passes over one row of logits. Wherever tokens are ordered, the higher logit comes first and the lower index wins a
@@ -21,37 +21,8 @@ namespace tessera {
 absl::Status InvalidLogitsError(absl::string_view message);
 bool IsInvalidLogits(const absl::Status& status);
 
-// Orders as the floats do, -0 equal to +0. Not for NaN.
-inline int32_t OrderKey(float x) {
-  const int32_t bits = std::bit_cast<int32_t>(x);
-  const int32_t magnitude = bits & 0x7fffffff;
-  const int32_t sign = bits >> 31;
-  return (magnitude ^ sign) - sign;
-}
-
-// e^x for x <= 0, -infinity included: relative error below 3e-7, and 0 below x = -87. The same bits on every machine,
-// which a C library does not promise. Coefficients: Cephes expf.
-inline float ExpOfNonPositive(float x) {
-  constexpr float kUnderflow = -87.0f;
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
-  constexpr float kLog2E = 1.44269504088896341f;
-  constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
-  const bool underflow = x < kUnderflow;
-  x = underflow ? kUnderflow : x;
-  const float shifted = x * kLog2E + kRound;
-  const float n = shifted - kRound;
-  const float r = (x - n * kLn2High) - n * kLn2Low;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  const float mantissa = (p * r) * r + r + 1.0f;
-  const uint32_t exponent = std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(kRound) + 127u;
-  const float result = mantissa * std::bit_cast<float>(exponent << 23);
-  return underflow ? 0.0f : result;
-}
+// OK if a row whose largest logit has this OrderKey, kNanOrderKey if any is NaN, is a distribution.
+absl::Status CheckLargestKey(int32_t key);
 
 // Index and value of the largest logit. An invalid-logits error if any is NaN or +infinity, or none is finite.
 struct LargestLogit {
@@ -83,6 +54,11 @@ void SelectTop(absl::Span<const float> logits, int32_t k, std::vector<int32_t>* 
 
 // 1 + the number of tokens that come before this one.
 int32_t RankOf(absl::Span<const float> logits, int32_t index);
+
+// Log-probability of a logit; `log_sum` is the logarithm of SumOfExponentials at temperature 1.
+inline float LogprobOf(float logit, float largest, double log_sum) {
+  return static_cast<float>(static_cast<double>(logit) - static_cast<double>(largest) - log_sum);
+}
 
 // Log-probabilities of the token at `index` and of the `num_top` best. Token fields hold indices. `largest` as
 // FindLargest gives it.

@@ -1,18 +1,12 @@
 #include "server/sampling/sampler.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "server/sampling/logits.h"
 #include "server/sampling/philox.h"
 
 namespace tessera {
-namespace {
-
-constexpr float kBarred = -std::numeric_limits<float>::infinity();
-
-}  // namespace
 
 // Logits to draw from, dense or sparse, and the changes made to them. Edits touch few entries, so the raw distribution
 // is restored for log-probabilities instead of copied.
@@ -25,19 +19,18 @@ class Sampler::Row {
   absl::Span<float> logits() const { return logits_; }
   int32_t TokenAt(int32_t index) const { return ids_.empty() ? index : ids_[index]; }
 
-  // Applies `change` to the token's logit. A token that the model does not have is left alone.
-  template <typename Change>
-  void Update(int32_t token, Change change) {
-    int32_t index = token;
+  // A token that the model does not have is left alone.
+  void Update(const LogitEdit& edit) {
+    int32_t index = edit.token;
     if (!ids_.empty()) {
-      const auto it = std::lower_bound(ids_.begin(), ids_.end(), token);
-      if (it == ids_.end() || *it != token) return;
+      const auto it = std::lower_bound(ids_.begin(), ids_.end(), edit.token);
+      if (it == ids_.end() || *it != edit.token) return;
       index = static_cast<int32_t>(it - ids_.begin());
-    } else if (token < 0 || static_cast<size_t>(token) >= logits_.size()) {
+    } else if (index < 0 || static_cast<size_t>(index) >= logits_.size()) {
       return;
     }
     if (restorable_) edits_.emplace_back(index, logits_[index]);
-    logits_[index] = change(logits_[index]);
+    logits_[index] = edit.Apply(logits_[index]);
     edited_ = true;
   }
 
@@ -61,6 +54,8 @@ Sampler::Sampler(SamplingParams params, absl::Span<const int32_t> prompt, std::v
       barred_(std::move(barred)),
       min_tokens_(min_tokens),
       num_logprobs_(num_logprobs) {
+  std::sort(barred_.begin(), barred_.end());
+  barred_.erase(std::unique(barred_.begin(), barred_.end()), barred_.end());
   if (params_.repetition_penalty != 1.0f) {
     prompt_tokens_.assign(prompt.begin(), prompt.end());
     std::sort(prompt_tokens_.begin(), prompt_tokens_.end());
@@ -81,7 +76,10 @@ absl::StatusOr<SampledToken> Sampler::SampleRow(Row row) const {
   const absl::StatusOr<LargestLogit> raw = FindLargest(row.logits());
   if (!raw.ok()) return raw.status();
   LargestLogit largest = *raw;
-  Edit(&row);
+  thread_local std::vector<LogitEdit> edits;
+  edits.clear();
+  AppendEdits(&edits);
+  for (const LogitEdit& edit : edits) row.Update(edit);
   if (row.edited()) {
     const absl::StatusOr<LargestLogit> edited = FindLargest(row.logits());
     if (!edited.ok()) return edited.status();
@@ -101,36 +99,33 @@ absl::StatusOr<SampledToken> Sampler::SampleRow(Row row) const {
 }
 
 // In the order that types.proto fixes: bias, barred tokens, repetition, presence and frequency.
-void Sampler::Edit(Row* row) const {
-  for (const auto& [token, bias] : params_.logit_bias) {
-    row->Update(token, [bias = bias](float logit) { return logit + bias; });
-  }
+void Sampler::AppendEdits(std::vector<LogitEdit>* edits) const {
+  for (const auto& [token, bias] : params_.logit_bias) edits->push_back({token, LogitEdit::kBias, bias});
   if (position_ < min_tokens_) {
-    for (int32_t token : barred_) {
-      row->Update(token, [](float) { return kBarred; });
-    }
+    for (int32_t token : barred_) edits->push_back({token, LogitEdit::kBar, 0.0f});
   }
   if (params_.repetition_penalty != 1.0f) {
     const float penalty = params_.repetition_penalty;
-    const auto penalize = [penalty](float logit) { return logit > 0.0f ? logit / penalty : logit * penalty; };
-    for (int32_t token : prompt_tokens_) row->Update(token, penalize);
+    for (int32_t token : prompt_tokens_) edits->push_back({token, LogitEdit::kRepetition, penalty});
     for (const auto& [token, count] : output_counts_) {
       if (!std::binary_search(prompt_tokens_.begin(), prompt_tokens_.end(), token))
-        row->Update(token, penalize);
+        edits->push_back({token, LogitEdit::kRepetition, penalty});
     }
   }
   if (params_.presence_penalty != 0.0f || params_.frequency_penalty != 0.0f) {
     for (const auto& [token, count] : output_counts_) {
       const float penalty = params_.presence_penalty + params_.frequency_penalty * static_cast<float>(count);
-      row->Update(token, [penalty](float logit) { return logit - penalty; });
+      edits->push_back({token, LogitEdit::kPenalty, penalty});
     }
   }
 }
 
+double Sampler::Uniform() const { return UniformAt(params_.seed, static_cast<uint64_t>(position_)); }
+
 // Temperature, top_k, top_p, min_p, draw. Tokens that are kept are walked by rising id, whichever way they were
 // found, so a limit that removes nothing changes nothing.
 int32_t Sampler::Draw(absl::Span<const float> logits, float largest) const {
-  const double uniform = UniformAt(params_.seed, static_cast<uint64_t>(position_));
+  const double uniform = Uniform();
   const int32_t size = static_cast<int32_t>(logits.size());
   const bool limits_k = params_.top_k > 0 && params_.top_k < size;
   if (!limits_k && params_.top_p >= 1.0f) {
@@ -138,9 +133,7 @@ int32_t Sampler::Draw(absl::Span<const float> logits, float largest) const {
   }
 
   thread_local std::vector<int32_t> kept;
-  const auto weight = [&](int32_t index) {
-    return ExpOfNonPositive((logits[index] - largest) / params_.temperature);
-  };
+  const auto weight = [&](int32_t index) { return LogitWeight(logits[index], largest, params_.temperature); };
   size_t count = 0;
   if (limits_k) {
     SelectTop(logits, params_.top_k, &kept);

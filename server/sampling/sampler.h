@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "kernels/logit_math.h"
 #include "server/sampling/logprobs.h"
 #include "server/sampling/sampling_params.h"
 
@@ -46,16 +47,20 @@ class Sampler {
 
   // Number of tokens accepted so far.
   int32_t position() const { return position_; }
+
+  // What a device needs to draw the same token: the random number, in [0, 1), and the changes to the logits.
+  double Uniform() const;
+  void AppendEdits(std::vector<LogitEdit>* edits) const;
+  int num_logprobs() const { return num_logprobs_; }
   const SamplingParams& params() const { return params_; }
 
  private:
   class Row;
   absl::StatusOr<SampledToken> SampleRow(Row row) const;
-  void Edit(Row* row) const;
   int32_t Draw(absl::Span<const float> logits, float largest) const;
 
   SamplingParams params_;
-  std::vector<int32_t> barred_;
+  std::vector<int32_t> barred_;  // sorted, unique
   int32_t min_tokens_;
   int num_logprobs_;
   int32_t position_ = 0;
@@ -73,6 +78,15 @@ class PromptScorer {
   // `logits` (read only) predict the token at `position + 1`. Each position arrives once or, after a preemption, again
   // with the same values; positions past the prompt's last but one are ignored.
   absl::Status Add(int32_t position, absl::Span<const float> logits);
+
+  // The same for who has the log-probabilities already: the token that they are wanted of, -1 if of none, and how many of
+  // the most likely ones.
+  int32_t TokenAfter(int32_t position) const {
+    const size_t scored = static_cast<size_t>(position) + 1;
+    return position < 0 || scored >= prompt_.size() ? -1 : prompt_[scored];
+  }
+  int num_top() const { return num_top_; }
+  void Put(int32_t position, PositionLogprobs logprobs) { result_[position + 1] = std::move(logprobs); }
 
   // One entry a prompt token; the first has token.rank 0 and no values.
   const std::vector<PositionLogprobs>& result() const { return result_; }

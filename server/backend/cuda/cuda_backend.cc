@@ -11,6 +11,7 @@
 #include "server/backend/cuda/cuda_forward.h"
 #include "server/backend/cuda/cuda_model.h"
 #include "server/backend/cuda/device_memory.h"
+#include "server/backend/cuda/device_sampler.h"
 #include "server/backend/cuda/pinned_memory.h"
 #include "server/backend/cuda/status_macros.h"
 #include "server/backend/cuda/step_upload.h"
@@ -34,7 +35,8 @@ class CudaBackend : public Backend {
         stream_(std::move(stream)),
         pool_(threads),
         forward_(*model_, stream_.get()),
-        upload_(stream_.get(), forward_.run_length()) {
+        upload_(stream_.get(), forward_.run_length()),
+        sampler_(stream_.get()) {
     const ModelSpec& spec = model_->spec;
     info_.device = "cuda";
     info_.device_description = std::move(device_name);
@@ -51,7 +53,7 @@ class CudaBackend : public Backend {
   absl::Status ReserveForSteps(const CudaBackendOptions& options) {
     const int32_t logits = std::min<int64_t>(options.max_step_sequences, LogitsAtOnce());
     TESSERA_RETURN_IF_ERROR(forward_.Reserve(options.max_step_tokens, logits));
-    TESSERA_RETURN_IF_ERROR(host_out_.Reserve(int64_t{logits} * info_.vocab_size * 4));
+    TESSERA_RETURN_IF_ERROR(sampler_.Reserve(logits, info_.vocab_size));
     return upload_.Reserve(options.max_step_tokens, options.max_step_sequences,
                            (info_.max_context + kMinBlockSize - 1) / kMinBlockSize);
   }
@@ -80,15 +82,34 @@ class CudaBackend : public Backend {
   }
 
   absl::Status Run(absl::Span<const BatchRow> rows, std::vector<RowResult>* results) override {
+    TESSERA_RETURN_IF_ERROR(Start(rows, results));
+    return Finish();
+  }
+
+  bool overlaps() const override { return true; }
+
+  absl::Status Start(absl::Span<const BatchRow> rows, std::vector<RowResult>* results) override {
     if (cache_.layers.empty()) return absl::FailedPreconditionError("the key-value cache is not allocated");
     TESSERA_RETURN_IF_ERROR(Device(CudaStatus(cudaSetDevice(device_), "choosing the device")));  // per thread
     rows_.Choose(rows, info_, kv_config_, results);
+    started_rows_ = rows;
+    started_results_ = results;
     if (rows_.num_tokens() == 0) return absl::OkStatus();
     CudaStep step;
     TESSERA_RETURN_IF_ERROR(Device(upload_.Copy(rows, rows_, kv_config_.block_size, &step)));
     TESSERA_RETURN_IF_ERROR(Device(forward_.Run(step, cache_, upload_.memory())));
     TESSERA_RETURN_IF_ERROR(Device(Pool(rows)));
-    return Device(ScoreAndSample(rows, results));
+    return Device(StartLogits(0));
+  }
+
+  absl::Status Finish() override {
+    if (rows_.num_tokens() == 0) return absl::OkStatus();
+    for (size_t begin = 0; begin < rows_.wanted().size(); begin += LogitsAtOnce()) {
+      if (begin > 0) TESSERA_RETURN_IF_ERROR(Device(StartLogits(begin)));
+      TESSERA_RETURN_IF_ERROR(Device(sampler_.Finish(started_rows_, rows_, pool_, started_results_)));
+    }
+    // A batch without logits is waited for too: its cache writes must not fail unnoticed.
+    return Device(CudaStatus(cudaStreamSynchronize(stream_.get()), "running a step"));
   }
 
  private:
@@ -98,7 +119,8 @@ class CudaBackend : public Backend {
   }
 
   int64_t LogitsAtOnce() const {
-    return std::max<int64_t>(1, kLogitsBytes / (int64_t{info_.vocab_size} * 4));
+    return std::clamp<int64_t>(kLogitsBytes / (int64_t{info_.vocab_size} * 4), 1,
+                               DeviceSampler::kMostPositions);
   }
 
   absl::Status Pool(absl::Span<const BatchRow> rows) {
@@ -118,18 +140,13 @@ class CudaBackend : public Backend {
     return absl::OkStatus();
   }
 
-  absl::Status ScoreAndSample(absl::Span<const BatchRow> rows, std::vector<RowResult>* results) {
-    const int64_t vocab = info_.vocab_size;
-    const int64_t chunk = LogitsAtOnce();
-    for (size_t begin = 0; begin < rows_.wanted().size(); begin += chunk) {
-      const size_t end = std::min<size_t>(rows_.wanted().size(), begin + chunk);
-      float* logits;
-      TESSERA_RETURN_IF_ERROR(forward_.Logits(upload_.wanted() + begin, end - begin, &logits));
-      TESSERA_RETURN_IF_ERROR(Fetch(logits, (end - begin) * vocab));
-      rows_.Consume(rows, begin, end, host_out_.get<float>(), vocab, pool_, results);
-    }
-    // A batch without logits is waited for too: its cache writes must not fail unnoticed.
-    return CudaStatus(cudaStreamSynchronize(stream_.get()), "running a step");
+  // Enqueues the logits of the positions from `begin`, as many as there is memory for, and what is wanted of them.
+  absl::Status StartLogits(size_t begin) {
+    const size_t end = std::min<size_t>(rows_.wanted().size(), begin + LogitsAtOnce());
+    if (begin == end) return absl::OkStatus();
+    float* logits;
+    TESSERA_RETURN_IF_ERROR(forward_.Logits(upload_.wanted() + begin, end - begin, &logits));
+    return sampler_.Start(started_rows_, rows_, begin, end, logits, info_.vocab_size);
   }
 
   // Copies floats to host_out_ and waits.
@@ -147,13 +164,16 @@ class CudaBackend : public Backend {
   cpu::ThreadPool pool_;
   CudaForward forward_;
   StepUpload upload_;
+  DeviceSampler sampler_;
   BackendInfo info_;
   KvCacheConfig kv_config_;
   CudaKvCache cache_;
 
   // Of the step at work; kept for their memory.
   StepRows rows_;
-  PinnedMemory host_out_;
+  absl::Span<const BatchRow> started_rows_;
+  std::vector<RowResult>* started_results_ = nullptr;
+  PinnedMemory host_out_;  // hidden states
 };
 
 }  // namespace
