@@ -3,6 +3,7 @@
 #include <cuda.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/fmha/fmha_prefill_items.cuh"
@@ -97,6 +98,7 @@ const char* PrepareFmhaPrefill(const FmhaPrefillParams& params, FmhaPrefillArgs*
   }
   args->p = params;
   args->group = params.num_query_heads / params.num_kv_heads;
+  args->block_shift = std::countr_zero(static_cast<uint32_t>(params.block_size));
   args->scale_log2 = params.softmax_scale * 1.44269504088896340736f;
   const int64_t head_bytes = int64_t{params.block_table_stride} * params.block_size * params.head_dim * 4;
   args->heads_at_a_time =

@@ -14,6 +14,7 @@ namespace tessera::cuda {
 struct FmhaPrefillArgs {
   FmhaPrefillParams p;
   int32_t group;            // query heads a KV head
+  int32_t block_shift;      // log2 of the block size
   float scale_log2;         // softmax scale times log2(e)
   int32_t heads_at_a_time;  // KV heads whose items are taken together, so that their keys and values fit L2
   int32_t* next_item;       // workspace, both zero between launches: items taken beyond each CTA's first
@@ -112,7 +113,7 @@ struct FmhaRing {
 
 // How the producer hands items to the other warps.
 struct FmhaPrefillQueue {
-  static constexpr int kSlots = 2;
+  static constexpr int kSlots = 4;
   uint64_t* full;   // [kSlots] 1 arrival
   uint64_t* empty;  // [kSlots] an arrival from each warp that takes items
   FmhaPrefillItem* items;
@@ -131,13 +132,15 @@ struct FmhaPrefillQueue {
     }
     ring.Advance();
   }
-  __device__ FmhaPrefillItem Take(FmhaRing<kSlots>& ring, int32_t lane) const {
+  // The next item, which stays where it is until this warp releases it.
+  __device__ const FmhaPrefillItem& Take(const FmhaRing<kSlots>& ring) const {
     ptx::MbarrierWait(&full[ring.slot], ring.phase);
-    const FmhaPrefillItem item = items[ring.slot];
+    return items[ring.slot];
+  }
+  __device__ void Release(FmhaRing<kSlots>& ring, int32_t lane) const {
     __syncwarp();
     if (lane == 0) ptx::MbarrierArrive(&empty[ring.slot]);
     ring.Advance();
-    return item;
   }
 };
 

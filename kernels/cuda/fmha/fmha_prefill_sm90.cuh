@@ -36,15 +36,12 @@ struct FmhaPrefillTraits {
   static constexpr bool kQueriesInRegisters = kQueriesHeld;
   static constexpr FmhaTotals kTotals = kTotalsWhere;
   static constexpr bool kTakesTurns = kTurns;
-  // A warp group's share is handed on within what the CTA was launched with: 168 a thread for three of them, 128 for four.
-  static constexpr int kProducerRegisters = kHeadDim == 256 ? 40 : 56,
-                       kConsumerRegisters = kWarpGroups == 3  ? 152
-                                            : kHeadDim == 256 ? 232
-                                                              : 224;
+  static constexpr int kProducerRegisters = 56;
+  static constexpr int kConsumerRegisters = kWarpGroups == 2 ? 224 : 152;
+  static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;  // of each thread until they are moved
   static_assert(kWarpGroups == 2 || kWarpGroups == 3);
-  static_assert(kProducerRegisters + kWarpGroups * kConsumerRegisters <=
-                    65536 / kThreads / 8 * 8 * (kWarpGroups + 1),
-                "or the consumers wait for registers that never come");
+  static_assert(kProducerRegisters + kWarpGroups * kConsumerRegisters <= (kWarpGroups + 1) * kLaunchRegisters,
+                "taking more registers than were given back would wait for ever");
   static_assert(!kTakesTurns || kWarpGroups == 2, "two take turns");
 
   static constexpr int kBoxColumns = 64;  // 128 bytes, the width of the swizzle
@@ -54,7 +51,7 @@ struct FmhaPrefillTraits {
   static constexpr int kQueryBytes = kWarpGroups * kSlotBytes;
   static constexpr int kTotalsBytes = kTotals == FmhaTotals::kShared ? kWarpGroups * 64 * kHeadDim * 4 : 0;
   static constexpr int kMostSlots = 16;
-  static constexpr int kSmallBytes = 512;
+  static constexpr int kSmallBytes = 640;
   static constexpr int kSlotsThatFit =
       (232448 - 1024 - kQueryBytes - kTotalsBytes - kSmallBytes) / kSlotBytes;
   static constexpr int kSlots = kSlotsThatFit < kMostSlots ? kSlotsThatFit : kMostSlots;
@@ -129,7 +126,7 @@ __device__ void FmhaPrefillProduce(const FmhaPrefillArgs& args, const CUtensorMa
   FmhaPrefillItems<Traits::kRows> items(args, lane);
   FmhaRing<FmhaPrefillQueue::kSlots> queue;
   FmhaRing<Traits::kSlots> ring;
-  uint32_t landed = 0;
+  bool landed = false;
   int32_t index = blockIdx.x;
   while (true) {
     const FmhaPrefillItem item = items.Get(index);
@@ -138,16 +135,16 @@ __device__ void FmhaPrefillProduce(const FmhaPrefillArgs& args, const CUtensorMa
     int32_t next = 0;
     if (lane == 0) next = gridDim.x + atomicAdd(args.next_item, 1);
     const int32_t* table = args.p.block_table + int64_t{item.chunk.table_row} * args.p.block_table_stride;
-    const int32_t last_block = (item.chunk.length - 1) / block_size;
+    const int32_t last_block = (item.chunk.length - 1) >> args.block_shift;
     // Lane b loads box b: rows b / kBoxes, columns b % kBoxes.
     const int32_t row_box = lane / Traits::kBoxes, column_box = lane % Traits::kBoxes;
     const int32_t target = column_box * Traits::kBoxBytes + row_box * rows_per_box * 128;
-    int32_t next_block = table[min((item.begin + row_box * rows_per_box) / block_size, last_block)];
+    int32_t next_block = table[min((item.begin + row_box * rows_per_box) >> args.block_shift, last_block)];
     for (int32_t key = item.begin; key < item.end; key += kFmhaTileKeys) {
       const int32_t box_key = key + row_box * rows_per_box;
       const int32_t row =
-          (next_block * args.p.num_kv_heads + item.kv_head) * block_size + box_key % block_size;
-      next_block = table[min((box_key + kFmhaTileKeys) / block_size, last_block)];
+          (next_block * args.p.num_kv_heads + item.kv_head) * block_size + (box_key & (block_size - 1));
+      next_block = table[min((box_key + kFmhaTileKeys) >> args.block_shift, last_block)];
       for (int32_t value = 0; value < 2; ++value) {
         uint8_t* slot = shared.slots + ring.slot * Traits::kSlotBytes;
         // What lies past the sequence's end may be NaN, which no weight of 0 would undo.
@@ -162,7 +159,7 @@ __device__ void FmhaPrefillProduce(const FmhaPrefillArgs& args, const CUtensorMa
         }
         if (mends) {
           ptx::MbarrierWait(shared.landed, landed);
-          landed ^= 1;
+          landed = !landed;
           ZeroRows<Traits>(slot, item.chunk.length - key, lane);
           if (lane == 0) ptx::MbarrierArrive(&shared.full[ring.slot]);
         }
@@ -187,12 +184,12 @@ __device__ void FmhaPrefillCopyQueries(const FmhaPrefillArgs& args, const FmhaPr
   const __nv_bfloat16* q = static_cast<const __nv_bfloat16*>(args.p.q);
   uint32_t phase = 0;
   while (true) {
-    const FmhaPrefillItem item = shared.queue.Take(queue, lane);
+    const FmhaPrefillItem& item = shared.queue.Take(queue);
     if (item.IsNone()) break;
     for (int32_t group = 0; group < Traits::kWarpGroups; ++group) {
       uint8_t* target = shared.queries + group * Traits::kSlotBytes;
       ptx::MbarrierWait(&shared.queries_empty[group], phase ^ 1);
-#pragma unroll 4
+#pragma unroll 2
       for (int32_t i = lane; i < 64 * kChunks; i += 32) {
         const int32_t chunk = i % kChunks, row = i / kChunks;
         const int32_t item_row = item.first_row + group * 64 + row, token = item_row / args.group;
@@ -208,6 +205,7 @@ __device__ void FmhaPrefillCopyQueries(const FmhaPrefillArgs& args, const FmhaPr
       __syncwarp();
       if (lane == 0) ptx::MbarrierArrive(&shared.queries_full[group]);
     }
+    shared.queue.Release(queue, lane);
     phase ^= 1;
   }
 }
@@ -301,10 +299,10 @@ __device__ void FmhaPrefillConsume(const FmhaPrefillArgs& args, const FmhaPrefil
   };
   if (Traits::kTakesTurns && group == 1) ptx::NamedBarrierArrive(kTurnBarrier, 256);
   while (true) {
-    const FmhaPrefillItem item = shared.queue.Take(queue, lane);
+    const FmhaPrefillItem& item = shared.queue.Take(queue);
     if (item.IsNone()) break;
-    const int32_t first_row = item.first_row + warp * 16;
-    rows.Begin(args, item, first_row, lane);
+    const int32_t begin = item.begin, end = item.end;
+    rows.Begin(args, item, item.first_row + warp * 16, lane);
     totals.Clear();
 #pragma unroll
     for (int32_t j = 0; j < Traits::kHeadDim / 8; ++j) out[j][0] = out[j][1] = out[j][2] = out[j][3] = 0;
@@ -322,11 +320,11 @@ __device__ void FmhaPrefillConsume(const FmhaPrefillArgs& args, const FmhaPrefil
     ptx::WgmmaWaitGroup<0>();
     ptx::WgmmaPin(s);
     release(keys);
-    FmhaMaskTile(args, rows, item.begin, lane, s);
-    FmhaPrefillSoftmax(args.scale_log2, item.begin, rows, s);
+    FmhaMaskTile(args, rows, begin, lane, s);
+    FmhaPrefillSoftmax(args.scale_log2, begin, rows, s);
     FmhaPackWeights(s, weights);
 
-    for (int32_t key = item.begin + kFmhaTileKeys; key < item.end; key += kFmhaTileKeys) {
+    for (int32_t key = begin + kFmhaTileKeys; key < end; key += kFmhaTileKeys) {
       ptx::MbarrierWait(&shared.full[keys.slot], keys.phase);
       if (Traits::kTakesTurns) ptx::NamedBarrierSync(kTurnBarrier + group, 256);
       ptx::WgmmaFence();
@@ -354,7 +352,8 @@ __device__ void FmhaPrefillConsume(const FmhaPrefillArgs& args, const FmhaPrefil
     ptx::WgmmaWaitGroup<0>();
     ptx::WgmmaPin(out);
     release(values);
-    FmhaPrefillWrite(args, item, first_row, lane, rows, totals, out);
+    FmhaPrefillWrite(args, item, item.first_row + warp * 16, lane, rows, totals, out);
+    shared.queue.Release(queue, lane);
   }
 }
 

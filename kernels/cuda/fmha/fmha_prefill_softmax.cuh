@@ -92,11 +92,10 @@ class FmhaTotalsOut {
 
 // The running softmax of a thread's two rows.
 struct FmhaPrefillRows {
-  int32_t position[2];                    // of the row's token
-  int32_t split_mask[2];                  // keys of a split, less 1
-  float maximum[2], sum[2];               // of the split under way; sum: this lane's keys
-  float total_maximum[2], total_sum[2];   // of those before
-  int32_t first_position, last_position;  // of the warp's rows
+  int32_t position[2];                   // of the row's token
+  int32_t split_mask[2];                 // keys of a split, less 1
+  float maximum[2], sum[2];              // of the split under way; sum: this lane's keys
+  float total_maximum[2], total_sum[2];  // of those before
 
   // `row` is the warp's first.
   __device__ void Begin(const FmhaPrefillArgs& args, const FmhaPrefillItem& item, int32_t row, int32_t lane) {
@@ -108,8 +107,6 @@ struct FmhaPrefillRows {
       maximum[r] = total_maximum[r] = -INFINITY;
       sum[r] = total_sum[r] = 0;
     }
-    first_position = __shfl_sync(~0u, position[0], 0);
-    last_position = __shfl_sync(~0u, position[1], 31);
   }
 
   // Closes row r's split under way, if `ends`, and takes it into the totals. Whole warps.
@@ -140,8 +137,10 @@ struct FmhaPrefillStep {
 __device__ __forceinline__ void FmhaMaskTile(const FmhaPrefillArgs& args, const FmhaPrefillRows& rows,
                                              int32_t key, int32_t lane, float (&s)[8][4]) {
   const int32_t window = args.p.sliding_window;
-  if (key + kFmhaTileKeys - 1 <= rows.first_position && (window <= 0 || key > rows.last_position - window))
-    return;
+  const bool hides =
+      key + kFmhaTileKeys - 1 > rows.position[0] ||
+      (window > 0 && key <= rows.position[1] - window);  // the second row is not before the first
+  if (!__any_sync(~0u, hides)) return;
   const int32_t first = key + lane % 4 * 2;
 #pragma unroll
   for (int32_t r = 0; r < 2; ++r) {
