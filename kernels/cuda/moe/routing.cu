@@ -1,12 +1,11 @@
 #include "kernels/cuda/moe/routing.h"
 
 #include <algorithm>
+#include <cfloat>
 
 namespace tessera::cuda {
 namespace {
 
-constexpr int32_t kMostExperts = 1024;
-constexpr int32_t kMostTopK = 32;
 constexpr int32_t kPerLane = kMostExperts / 32;
 constexpr int32_t kSortThreads = 1024;
 
@@ -25,72 +24,143 @@ __device__ __forceinline__ float WarpSum(float x) {
   return x;
 }
 
+// The largest value over the warp and where it is; ties to the lower place.
+__device__ __forceinline__ void WarpBest(float* best, int32_t* at) {
+  for (int32_t distance = 16; distance > 0; distance /= 2) {
+    const float other = __shfl_xor_sync(~0u, *best, distance);
+    const int32_t other_at = __shfl_xor_sync(~0u, *at, distance);
+    if (other > *best || (other == *best && other_at < *at)) {
+      *best = other;
+      *at = other_at;
+    }
+  }
+}
+
+// The largest of a lane's values that are `open`, a bit each, and its expert; -infinity and no expert if none is.
+template <int kEach>
+__device__ __forceinline__ float LaneBest(const float (&choice)[kEach], uint32_t open, int32_t lane,
+                                          int32_t* at) {
+  float best = -INFINITY;
+  *at = INT32_MAX;
+#pragma unroll
+  for (int32_t i = 0; i < kEach; ++i) {
+    if ((open >> i & 1) && (*at == INT32_MAX || choice[i] > best)) {
+      best = choice[i];
+      *at = i * 32 + lane;
+    }
+  }
+  return best;
+}
+
+// Sets the choice of experts outside the best groups to -infinity.
+template <int kEach>
+__device__ __forceinline__ void KeepBestGroups(const RouteParams& p, int32_t lane, float (&choice)[kEach]) {
+  const int32_t size = p.num_experts / p.num_groups;
+  float my_score = -INFINITY;  // lane g: of group g
+  for (int32_t group = 0; group < p.num_groups; ++group) {
+    float first = -INFINITY, second = -INFINITY;
+#pragma unroll
+    for (int32_t i = 0; i < kEach; ++i) {
+      if ((i * 32 + lane) / size != group) continue;
+      second = fmaxf(second, fminf(first, choice[i]));
+      first = fmaxf(first, choice[i]);
+    }
+    for (int32_t distance = 16; distance > 0; distance /= 2) {
+      const float other_first = __shfl_xor_sync(~0u, first, distance);
+      const float other_second = __shfl_xor_sync(~0u, second, distance);
+      second = fmaxf(fmaxf(second, other_second), fminf(first, other_first));
+      first = fmaxf(first, other_first);
+    }
+    if (lane == group) my_score = size == 1 ? first : first + second;
+  }
+  uint32_t kept = 0;
+  for (int32_t k = 0; k < p.topk_groups; ++k) {
+    const bool open = lane < p.num_groups && !(kept >> lane & 1);
+    float best = open ? my_score : -INFINITY;
+    int32_t at = open ? lane : INT32_MAX;
+    WarpBest(&best, &at);
+    kept |= 1u << at;
+  }
+#pragma unroll
+  for (int32_t i = 0; i < kEach; ++i) {
+    const int32_t expert = i * 32 + lane;
+    if (expert < p.num_experts && !(kept >> (expert / size) & 1)) choice[i] = -INFINITY;
+  }
+}
+
 // One warp a token; lane l holds the experts l, l + 32, ... kEach of them.
 template <int kEach>
 __global__ void RouteKernel(const __grid_constant__ RouteParams p) {
+  static_assert(kEach <= 32);
   const int32_t lane = threadIdx.x % 32;
   const int32_t token = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
   if (token >= p.tokens) return;
   const float* logits = p.logits + int64_t{token} * p.num_experts;
-  float score[kEach];
+  float score[kEach], choice[kEach];
+  uint32_t open = 0;  // which of them exist and are not chosen yet
   bool nan = false;
   float maximum = -INFINITY;
 #pragma unroll
   for (int32_t i = 0; i < kEach; ++i) {
     const int32_t expert = i * 32 + lane;
-    score[i] = expert < p.num_experts ? logits[expert] : -INFINITY;
-    nan |= isnan(score[i]);
+    const bool exists = expert < p.num_experts;
+    if (exists) open |= 1u << i;
+    score[i] = exists ? logits[expert] : -INFINITY;
     maximum = fmaxf(maximum, score[i]);
   }
-  maximum = WarpMax(maximum);
-  float sum = 0.0f;
+  if (p.score == RoutingScore::kSoftmax) {
+    maximum = WarpMax(maximum);
+    float sum = 0.0f;
+#pragma unroll
+    for (int32_t i = 0; i < kEach; ++i) {
+      score[i] = open >> i & 1 ? expf(score[i] - maximum) : 0.0f;
+      sum += score[i];
+    }
+    sum = WarpSum(sum);
+#pragma unroll
+    for (int32_t i = 0; i < kEach; ++i) score[i] /= sum;
+  } else if (p.score == RoutingScore::kSigmoid) {
+#pragma unroll
+    for (int32_t i = 0; i < kEach; ++i) score[i] = 1.0f / (1.0f + expf(-score[i]));
+  }
 #pragma unroll
   for (int32_t i = 0; i < kEach; ++i) {
-    const bool exists = i * 32 + lane < p.num_experts;
-    if (p.score == RoutingScore::kSigmoid) {
-      score[i] = exists ? 1.0f / (1.0f + expf(-score[i])) : -1.0f;
-    } else {
-      score[i] = exists ? expf(score[i] - maximum) : -1.0f;
-      if (exists) sum += score[i];
-    }
+    choice[i] = score[i];
+    if (p.selection_bias != nullptr && (open >> i & 1)) choice[i] += p.selection_bias[i * 32 + lane];
+    nan |= isnan(choice[i]);
   }
-  sum = WarpSum(sum);
   nan = __any_sync(~0u, nan);
+  if (p.num_groups > 1) KeepBestGroups(p, lane, choice);
 
-  float chosen_sum = 0.0f, my_weight = 0.0f;
+  float my_weight = 0.0f;
   int32_t my_expert = 0;  // lane k keeps choice k
   for (int32_t k = 0; k < p.top_k; ++k) {
-    float best = -2.0f;
-    int32_t at = 0;
-#pragma unroll
-    for (int32_t i = 0; i < kEach; ++i) {
-      if (score[i] > best) {
-        best = score[i];
-        at = i * 32 + lane;
-      }
-    }
-    for (int32_t distance = 16; distance > 0; distance /= 2) {
-      const float other = __shfl_xor_sync(~0u, best, distance);
-      const int32_t other_at = __shfl_xor_sync(~0u, at, distance);
-      if (other > best || (other == best && other_at < at)) {
-        best = other;
-        at = other_at;
-      }
-    }
+    int32_t at;
+    float best = LaneBest(choice, open, lane, &at);
+    WarpBest(&best, &at);
     if (nan) at = k;
+    float weight = 0.0f;
 #pragma unroll
     for (int32_t i = 0; i < kEach; ++i) {
-      if (i * 32 + lane == at) score[i] = -2.0f;
+      if (i * 32 + lane == at) {
+        weight = score[i];
+        open &= ~(1u << i);
+      }
     }
-    const float weight = p.score == RoutingScore::kSoftmax ? best / sum : best;
-    chosen_sum += weight;
+    weight = __shfl_sync(~0u, weight, at % 32);
     if (lane == k) {
       my_expert = at;
       my_weight = weight;
     }
   }
-  if (lane < p.top_k) {
-    if (p.renormalize) my_weight /= chosen_sum;
+  const bool chosen = lane < p.top_k;
+  if (p.score == RoutingScore::kSoftmaxSelected) {
+    const float largest = WarpMax(chosen ? my_weight : -INFINITY);
+    my_weight = chosen ? expf(my_weight - largest) : 0.0f;
+    my_weight /= WarpSum(my_weight);
+  }
+  if (p.renormalize) my_weight /= WarpSum(chosen ? my_weight : 0.0f) + FLT_MIN;
+  if (chosen) {
     p.experts[int64_t{token} * p.top_k + lane] = my_expert;
     p.weights[int64_t{token} * p.top_k + lane] = nan ? NAN : my_weight * p.scale;
   }
@@ -194,6 +264,11 @@ const char* RouteTokens(const RouteParams& p, cudaStream_t stream) {
   if (p.num_experts < 1 || p.num_experts > kMostExperts) return "route tokens: num_experts must be 1 to 1024";
   if (p.top_k < 1 || p.top_k > std::min(kMostTopK, p.num_experts)) {
     return "route tokens: top_k must be 1 to the number of experts, at most 32";
+  }
+  if (p.num_groups < 1 || p.num_groups > 32 || p.num_experts % p.num_groups != 0 || p.topk_groups < 1 ||
+      p.topk_groups > p.num_groups || p.num_experts / p.num_groups * p.topk_groups < p.top_k) {
+    return "route tokens: num_groups must be 1 to 32 and divide num_experts, topk_groups of them hold top_k "
+           "experts";
   }
   const uint32_t grid = (p.tokens + 3) / 4;
   if (p.num_experts <= 32) {

@@ -27,13 +27,14 @@ __device__ __forceinline__ float WarpSum(float x) {
 __device__ __forceinline__ void Store(float* out, float value) { *out = value; }
 __device__ __forceinline__ void Store(__nv_bfloat16* out, float value) { *out = __float2bfloat16(value); }
 
-// One CTA a row.
+// One CTA a row. Elements from dim to `zero_end` of the result are zeroed.
 template <class Out>
-__global__ void RmsNormKernel(const float* x, const int32_t* rows, int32_t dim, const float* weight, float eps,
-                              Out* out) {
+__global__ void RmsNormKernel(const __grid_constant__ RmsNormParams p, Out* out, int64_t out_stride,
+                              int32_t zero_end) {
   __shared__ float parts[kThreads / 32];
-  const int64_t row = rows ? rows[blockIdx.x] : blockIdx.x;
-  const float* source = x + row * dim;
+  const int64_t row = p.rows ? p.rows[blockIdx.x] : blockIdx.x;
+  const int32_t dim = p.dim;
+  const float* source = p.x + row * p.x_stride;
   float sum = 0.0f;
   for (int32_t i = threadIdx.x; i < dim; i += kThreads) sum += source[i] * source[i];
   sum = WarpSum(sum);
@@ -41,10 +42,20 @@ __global__ void RmsNormKernel(const float* x, const int32_t* rows, int32_t dim, 
   __syncthreads();
   sum = 0.0f;
   for (float part : parts) sum += part;
-  const float scale = rsqrtf(sum / dim + eps);
-  for (int32_t i = threadIdx.x; i < dim; i += kThreads) {
-    Store(out + int64_t{blockIdx.x} * dim + i, source[i] * scale * weight[i]);
-  }
+  const float scale = rsqrtf(sum / dim + p.eps);
+  Out* target = out + int64_t{blockIdx.x} * out_stride;
+  for (int32_t i = threadIdx.x; i < dim; i += kThreads) Store(target + i, source[i] * scale * p.weight[i]);
+  for (int32_t i = dim + threadIdx.x; i < zero_end; i += kThreads) Store(target + i, 0.0f);
+}
+
+template <class Out>
+const char* LaunchRmsNorm(RmsNormParams p, Out* out, int64_t out_stride, int32_t zero_end,
+                          cudaStream_t stream) {
+  if (p.tokens < 1 || p.dim < 1) return "rms norm: tokens and dim must be positive";
+  if (out_stride < p.dim) return "rms norm: rows of the result must hold dim elements";
+  if (p.x_stride == 0) p.x_stride = p.dim;
+  RmsNormKernel<<<p.tokens, kThreads, 0, stream>>>(p, out, out_stride, zero_end);
+  return Last();
 }
 
 // One warp a (token, head); heads in the order q, k, v. A lane holds the elements lane, lane + 32, ...
@@ -61,7 +72,9 @@ __global__ void FinishQkvKernel(const __grid_constant__ QkvParams p) {
   extern __shared__ float shared[];
   float* x = shared + threadIdx.x / 32 * p.head_dim;  // rotation pairs elements of different lanes
 
-  const float* source = p.qkv + (int64_t{token} * heads + head) * p.head_dim;
+  const int32_t kv_head = is_q ? 0 : (head - p.num_query_heads) % p.num_kv_heads;
+  const float* source = p.qkv + int64_t{token} * p.row_stride +
+                        (is_q ? head * p.head_dim : (is_v ? p.v_offset : p.k_offset) + kv_head * p.head_dim);
   float sum = 0.0f;
   for (int32_t i = lane; i < p.head_dim; i += 32) {
     x[i] = source[i];
@@ -86,14 +99,13 @@ __global__ void FinishQkvKernel(const __grid_constant__ QkvParams p) {
   }
   __nv_bfloat16* target;
   if (is_q) {
-    target = static_cast<__nv_bfloat16*>(p.q) + (int64_t{token} * p.num_query_heads + head) * p.head_dim;
+    target = static_cast<__nv_bfloat16*>(p.q) + (int64_t{token} * p.num_query_heads + head) * p.out_dim;
   } else {
-    const int32_t kv_head = (head - p.num_query_heads) % p.num_kv_heads;
     const int64_t block = p.slots[token] / p.block_size, offset = p.slots[token] % p.block_size;
     target = static_cast<__nv_bfloat16*>(is_v ? p.v_cache : p.k_cache) +
-             ((block * p.num_kv_heads + kv_head) * p.block_size + offset) * p.head_dim;
+             ((block * p.num_kv_heads + kv_head) * p.block_size + offset) * p.out_dim;
   }
-  for (int32_t i = lane; i < p.head_dim; i += 32) target[i] = __float2bfloat16(x[i]);
+  for (int32_t i = lane; i < p.out_dim; i += 32) target[i] = __float2bfloat16(i < p.head_dim ? x[i] : 0.0f);
 }
 
 }  // namespace
@@ -105,32 +117,29 @@ const char* EmbedTokens(const void* table, const int32_t* ids, int32_t tokens, i
   return Last();
 }
 
-const char* RmsNorm(const float* x, const int32_t* rows, int32_t tokens, int32_t dim, const float* weight, float eps,
-                    void* out, cudaStream_t stream) {
-  if (tokens < 1 || dim < 1) return "rms norm: tokens and dim must be positive";
-  RmsNormKernel<<<tokens, kThreads, 0, stream>>>(x, rows, dim, weight, eps, static_cast<__nv_bfloat16*>(out));
-  return Last();
+const char* RmsNorm(const RmsNormParams& params, void* out, int32_t out_dim, cudaStream_t stream) {
+  return LaunchRmsNorm(params, static_cast<__nv_bfloat16*>(out), out_dim, out_dim, stream);
 }
 
-const char* RmsNormFloat(const float* x, const int32_t* rows, int32_t tokens, int32_t dim, const float* weight,
-                         float eps, float* out, cudaStream_t stream) {
-  if (tokens < 1 || dim < 1) return "rms norm: tokens and dim must be positive";
-  RmsNormKernel<<<tokens, kThreads, 0, stream>>>(x, rows, dim, weight, eps, out);
-  return Last();
+const char* RmsNormFloat(const RmsNormParams& params, float* out, int64_t out_stride, cudaStream_t stream) {
+  return LaunchRmsNorm(params, out, out_stride, params.dim, stream);
 }
 
 const char* FinishQkv(const QkvParams& p, cudaStream_t stream) {
-  if (p.tokens < 1 || p.num_query_heads < 1 || p.num_kv_heads < 1) return "finish qkv: sizes must be positive";
+  if (p.tokens < 1 || p.num_query_heads < 1 || p.num_kv_heads < 1)
+    return "finish qkv: sizes must be positive";
   if (p.head_dim < 2 || p.head_dim > 32 * kMostPerLane || p.head_dim % 2 != 0) {
     return "finish qkv: head_dim must be even, 2 to 512";
   }
+  if (p.out_dim < p.head_dim) return "finish qkv: out_dim must not be less than head_dim";
   if (p.rope != nullptr && (p.rotary_dim < 2 || p.rotary_dim > p.head_dim || p.rotary_dim % 2 != 0)) {
     return "finish qkv: rotary_dim must be even, 2 to head_dim";
   }
   if (p.block_size < 1) return "finish qkv: block_size must be positive";
   const int64_t warps = int64_t{p.tokens} * (p.num_query_heads + 2 * p.num_kv_heads);
   constexpr int32_t kWarps = kThreads / 32;
-  FinishQkvKernel<<<static_cast<uint32_t>((warps + kWarps - 1) / kWarps), kThreads, kWarps * p.head_dim * 4, stream>>>(p);
+  FinishQkvKernel<<<static_cast<uint32_t>((warps + kWarps - 1) / kWarps), kThreads, kWarps * p.head_dim * 4,
+                    stream>>>(p);
   return Last();
 }
 

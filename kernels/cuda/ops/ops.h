@@ -14,17 +14,29 @@ namespace tessera::cuda {
 const char* EmbedTokens(const void* table, const int32_t* ids, int32_t tokens, int32_t dim, float* out,
                         cudaStream_t stream);
 
-// out[i] = bf16(x[r] * rsqrt(mean(x[r]^2) + eps) * weight), r = rows[i], or i where rows is null. x float [.., dim], dim
-// even.
-const char* RmsNorm(const float* x, const int32_t* rows, int32_t tokens, int32_t dim, const float* weight, float eps,
-                    void* out, cudaStream_t stream);
-// The same with a float result.
-const char* RmsNormFloat(const float* x, const int32_t* rows, int32_t tokens, int32_t dim, const float* weight,
-                         float eps, float* out, cudaStream_t stream);
+struct RmsNormParams {
+  const float* x = nullptr;
+  int64_t x_stride = 0;           // elements from a row to the next; 0: dim
+  const int32_t* rows = nullptr;  // row of x that each row of the result comes from; null: its own index
+  int32_t tokens = 0;             // rows of the result
+  int32_t dim = 0;
+  const float* weight = nullptr;  // [dim]
+  float eps = 0.0f;
+};
+
+// out[i] = bf16(x[r] * rsqrt(mean(x[r]^2) + eps) * weight), r = rows[i]. Rows of the result are `out_dim` elements, at
+// least dim; those past dim are zero.
+const char* RmsNorm(const RmsNormParams& params, void* out, int32_t out_dim, cudaStream_t stream);
+// The same in float, rows `out_stride` elements apart, nothing written past dim; `out` may be x where rows is null.
+const char* RmsNormFloat(const RmsNormParams& params, float* out, int64_t out_stride, cudaStream_t stream);
 
 struct QkvParams {
-  const float* qkv = nullptr;       // [tokens, (query heads + 2 KV heads) * head_dim]: q, k, v
-  const float* q_norm = nullptr;    // [head_dim], or null for none
+  // A token's heads: q from the row's beginning, k and v from their offsets, each dense.
+  const float* qkv = nullptr;  // [tokens, row_stride]
+  int32_t row_stride = 0;
+  int32_t k_offset = 0;
+  int32_t v_offset = 0;
+  const float* q_norm = nullptr;  // [head_dim], or null for none
   const float* k_norm = nullptr;
   float eps = 0.0f;
   // [positions, rotary_dim / 2] cosine and sine, or null for no rotation; rotates half against half, or neighbours.
@@ -37,13 +49,14 @@ struct QkvParams {
   int32_t num_query_heads = 0;
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;  // even, at most 512
+  int32_t out_dim = 0;   // of a head in q and the cache: at least head_dim; elements past it are zero
   int32_t block_size = 0;
-  void* q = nullptr;        // out: bf16 [tokens, query heads, head_dim]
-  void* k_cache = nullptr;  // out: bf16 [blocks, KV heads, block_size, head_dim]
+  void* q = nullptr;        // out: bf16 [tokens, query heads, out_dim]
+  void* k_cache = nullptr;  // out: bf16 [blocks, KV heads, block_size, out_dim]
   void* v_cache = nullptr;
 };
 
-// Normalises and rotates q and k, writes q, and k and v into the cache.
+// Normalises each head of q and k and rotates it, writes q, and k and v into the cache.
 const char* FinishQkv(const QkvParams& params, cudaStream_t stream);
 
 }  // namespace tessera::cuda

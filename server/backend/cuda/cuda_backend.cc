@@ -44,7 +44,7 @@ class CudaBackend : public Backend {
     info_.hidden_size = spec.hidden_size;
     info_.max_context = spec.max_context;
     info_.weight_bytes = model_->weight_bytes;
-    for (const LayerSpec& layer : spec.layers) {
+    for (const CudaLayer& layer : model_->layers) {
       info_.kv_bytes_per_token += 2 * layer.attention.cache_elements();
     }
   }
@@ -70,10 +70,13 @@ class CudaBackend : public Backend {
         tokens * info_.kv_bytes_per_token, absl::StrCat("the key-value cache (", config.num_blocks,
                                                         " blocks of ", config.block_size, " tokens)")));
     uint8_t* next = cache_.memory.get<uint8_t>();
-    for (const LayerSpec& layer : model_->spec.layers) {
-      const int64_t bytes = tokens * 2 * layer.attention.num_kv_heads * layer.attention.head_dim;
-      cache_.layers.emplace_back(next, next + bytes);
-      next += 2 * bytes;
+    for (const CudaLayer& layer : model_->layers) {
+      const AttentionShape& shape = layer.attention;
+      uint8_t* values = next + tokens * 2 * shape.kv_heads * shape.key_dim;
+      // Values that are part of their keys: the MLA kernel takes none, the others take the keys once more.
+      if (shape.shared_values) values = shape.key_dim == shape.value_dim ? next : nullptr;
+      cache_.layers.emplace_back(next, values);
+      next += tokens * 2 * shape.cache_elements();
     }
     cache_.num_blocks = config.num_blocks;
     cache_.block_size = config.block_size;

@@ -11,15 +11,48 @@
 namespace tessera::cuda {
 namespace {
 
-constexpr int32_t kAttentionTokens = 512;  // of one attention launch
+constexpr size_t kMostAttentionWorkspace = size_t{512} << 20;
+
+RoutingScore ScoreOf(RouterScore score) {
+  switch (score) {
+    case RouterScore::kSoftmax:
+      return RoutingScore::kSoftmax;
+    case RouterScore::kSigmoid:
+      return RoutingScore::kSigmoid;
+    case RouterScore::kSoftmaxSelected:
+      return RoutingScore::kSoftmaxSelected;
+  }
+  return RoutingScore::kSoftmax;
+}
+
+Glu GluOf(const ActivationSpec& spec) { return {spec.limit, spec.sigmoid_scale, spec.up_offset}; }
+
+size_t WorkspaceBytes(const AttentionSpec& spec, const AttentionShape& shape, int32_t tokens,
+                      int32_t run_length) {
+  size_t bytes = 0;
+  for (const int32_t run : {1, run_length}) {
+    bytes = std::max(bytes, FmhaDecodeWorkspaceBytes((tokens + run - 1) / run, run, spec.num_query_heads,
+                                                     shape.kv_heads, shape.value_dim));
+  }
+  return bytes;
+}
 
 }  // namespace
 
 CudaForward::CudaForward(const CudaModel& model, cudaStream_t stream)
     : model_(model), stream_(stream), graphs_(stream, kMostGraphs) {
-  for (const LayerSpec& layer : model.spec.layers) {
-    const AttentionSpec& a = layer.attention;
-    run_length_ = std::min(run_length_, FmhaDecodeRunLength(a.num_query_heads, a.num_kv_heads, a.head_dim));
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    const AttentionSpec& spec = model.spec.layers[i].attention;
+    const AttentionShape& shape = model.layers[i].attention;
+    run_length_ =
+        std::min(run_length_, FmhaDecodeRunLength(spec.num_query_heads, shape.kv_heads, shape.value_dim));
+  }
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    while (attention_tokens_ > 32 &&
+           WorkspaceBytes(model.spec.layers[i].attention, model.layers[i].attention, attention_tokens_,
+                          run_length_) > kMostAttentionWorkspace) {
+      attention_tokens_ /= 2;
+    }
   }
 }
 
@@ -28,30 +61,29 @@ absl::Status CudaForward::ReserveFor(int32_t tokens) {
   TESSERA_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream_), "waiting before growing buffers"));
   const ModelSpec& spec = model_.spec;
   const size_t n = std::max(tokens, std::min(2 * reserved_tokens_, 1 << 20));
-  size_t qkv = 0, q = 0, workspace = 0, experts = 1, pairs = 0, inner = 0;
-  for (const LayerSpec& layer : spec.layers) {
-    const AttentionSpec& a = layer.attention;
-    const size_t heads = a.num_query_heads + 2 * a.num_kv_heads;
-    qkv = std::max(qkv, heads * a.head_dim);
-    q = std::max<size_t>(q, size_t(a.num_query_heads) * a.head_dim);
-    const int32_t most = std::min<int32_t>(n, kAttentionTokens);
-    for (const int32_t run : {1, run_length_}) {
-      workspace = std::max(workspace, FmhaDecodeWorkspaceBytes((most + run - 1) / run, run, a.num_query_heads,
-                                                               a.num_kv_heads, a.head_dim));
-    }
-    const size_t top_k = layer.mlp.kind == MlpKind::kMoe ? layer.mlp.num_experts_per_token : 1;
-    experts = std::max<size_t>(experts, layer.mlp.num_experts);
+  size_t qkv = 0, q = 0, attended = 0, workspace = 0, experts = 1, pairs = 0, inner = 0;
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    const AttentionSpec& attention = spec.layers[i].attention;
+    const MlpSpec& mlp = spec.layers[i].mlp;
+    const CudaLayer& layer = model_.layers[i];
+    qkv = std::max<size_t>(qkv, layer.qkv.n);
+    q = std::max<size_t>(q, size_t(attention.num_query_heads) * layer.attention.key_dim);
+    attended = std::max<size_t>(attended, size_t(attention.num_query_heads) * layer.attention.value_dim);
+    workspace = std::max(workspace, WorkspaceBytes(attention, layer.attention,
+                                                   std::min<int32_t>(n, attention_tokens_), run_length_));
+    const size_t top_k = mlp.kind == MlpKind::kMoe ? mlp.num_experts_per_token : 1;
+    experts = std::max<size_t>(experts, mlp.num_experts);
     pairs = std::max(pairs, top_k);
-    inner = std::max(inner, top_k * layer.mlp.intermediate_size);
+    inner = std::max({inner, top_k * layer.down.k, size_t(layer.shared_down.k)});
   }
   const char* what = "the buffers of a step";
   reserved_tokens_ = 0;  // until all of them are there: a failed one leaves the others as they are
   graphs_.Clear();
   TESSERA_RETURN_IF_ERROR(hidden_.Reserve(n * spec.hidden_size * 4, what));
-  TESSERA_RETURN_IF_ERROR(normed_.Reserve(n * spec.hidden_size * 2, what));
+  TESSERA_RETURN_IF_ERROR(normed_.Reserve(n * model_.lm_head.k * 2, what));
   TESSERA_RETURN_IF_ERROR(qkv_.Reserve(n * qkv * 4, what));
   TESSERA_RETURN_IF_ERROR(q_.Reserve(n * q * 2, what));
-  TESSERA_RETURN_IF_ERROR(attended_.Reserve(n * q * 2, what));
+  TESSERA_RETURN_IF_ERROR(attended_.Reserve(n * attended * 2, what));
   TESSERA_RETURN_IF_ERROR(router_.Reserve(n * experts * 4, what));
   TESSERA_RETURN_IF_ERROR(experts_.Reserve(n * pairs * 4, what));
   TESSERA_RETURN_IF_ERROR(expert_weights_.Reserve(n * pairs * 4, what));
@@ -62,6 +94,7 @@ absl::Status CudaForward::ReserveFor(int32_t tokens) {
   TESSERA_RETURN_IF_ERROR(num_tiles_.Reserve(4, what));
   TESSERA_RETURN_IF_ERROR(activated_.Reserve(n * inner * 2, what));
   TESSERA_RETURN_IF_ERROR(expert_out_.Reserve(n * pairs * spec.hidden_size * 4, what));
+  TESSERA_RETURN_IF_ERROR(ReserveForLatent(n));
   if (workspace > attention_workspace_.bytes()) {
     TESSERA_RETURN_IF_ERROR(attention_workspace_.Reserve(workspace, what));
     TESSERA_RETURN_IF_ERROR(CudaStatus(cudaMemsetAsync(attention_workspace_.get(), 0, workspace, stream_),
@@ -73,7 +106,7 @@ absl::Status CudaForward::ReserveFor(int32_t tokens) {
 
 absl::Status CudaForward::ReserveLogits(int32_t count) {
   TESSERA_RETURN_IF_ERROR(logits_.Reserve(size_t(count) * model_.spec.vocab_size * 4, "logits"));
-  return head_input_.Reserve(size_t(count) * model_.spec.hidden_size * 2, "the output matrix's input");
+  return head_input_.Reserve(size_t(count) * model_.lm_head.k * 2, "the output matrix's input");
 }
 
 absl::Status CudaForward::Reserve(int32_t tokens, int32_t logits) {
@@ -112,61 +145,91 @@ absl::Status CudaForward::Launch(const CudaStep& step, const CudaKvCache& cache)
       KernelStatus(EmbedTokens(model_.embeddings, step.ids, tokens, dim, hidden, stream_)));
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     const CudaLayer& layer = model_.layers[i];
-    TESSERA_RETURN_IF_ERROR(KernelStatus(
-        RmsNorm(hidden, nullptr, tokens, dim, layer.input_norm, spec.rms_norm_eps, normed_.get(), stream_)));
-    TESSERA_RETURN_IF_ERROR(Attend(step, spec.layers[i], layer, cache, cache.layers[i]));
-    TESSERA_RETURN_IF_ERROR(KernelStatus(RmsNorm(hidden, nullptr, tokens, dim, layer.post_attention_norm,
-                                                 spec.rms_norm_eps, normed_.get(), stream_)));
-    TESSERA_RETURN_IF_ERROR(Mlp(tokens, spec.layers[i], layer));
+    const AttentionSpec& attention = spec.layers[i].attention;
+    const MlpSpec& mlp = spec.layers[i].mlp;
+    TESSERA_RETURN_IF_ERROR(NormHidden(tokens, layer.input_norm));
+    TESSERA_RETURN_IF_ERROR(attention.kind == AttentionKind::kLatent
+                                ? AttendLatent(step, attention, layer, cache, cache.layers[i])
+                                : AttendGrouped(step, attention, layer, cache, cache.layers[i]));
+    TESSERA_RETURN_IF_ERROR(NormHidden(tokens, layer.post_attention_norm));
+    TESSERA_RETURN_IF_ERROR(mlp.kind == MlpKind::kMoe ? Moe(tokens, mlp, layer)
+                                                      : DenseMlp(tokens, mlp, layer.gate_up, layer.down));
   }
   return absl::OkStatus();
 }
 
-absl::Status CudaForward::Attend(const CudaStep& step, const LayerSpec& spec, const CudaLayer& layer,
-                                 const CudaKvCache& cache, const std::pair<void*, void*>& kv) {
-  const AttentionSpec& attention = spec.attention;
+absl::Status CudaForward::NormHidden(int32_t tokens, const float* weight) {
+  const int32_t dim = model_.spec.hidden_size;
+  const RmsNormParams norm = {hidden_.get<float>(),    dim, nullptr, tokens, dim, weight,
+                              model_.spec.rms_norm_eps};
+  return KernelStatus(RmsNorm(norm, normed_.get(), model_.lm_head.k, stream_));
+}
+
+absl::Status CudaForward::AttendGrouped(const CudaStep& step, const AttentionSpec& spec,
+                                        const CudaLayer& layer, const CudaKvCache& cache,
+                                        const std::pair<void*, void*>& kv) {
   const int32_t tokens = step.num_tokens;
-  const int32_t q_size = attention.num_query_heads * attention.head_dim;
-  const int32_t kv_size = attention.num_kv_heads * attention.head_dim;
-  TESSERA_RETURN_IF_ERROR(
-      Linear(layer.qkv, normed_.get(), tokens, q_size + 2 * kv_size, /*add=*/false, qkv_.get<float>()));
   QkvParams qkv;
   qkv.qkv = qkv_.get<float>();
-  qkv.q_norm = layer.q_norm;
-  qkv.k_norm = layer.k_norm;
-  qkv.eps = model_.spec.rms_norm_eps;
+  qkv.row_stride = layer.qkv.n;
+  qkv.k_offset = layer.k_offset;
+  qkv.v_offset = layer.v_offset;
+  TESSERA_RETURN_IF_ERROR(
+      Linear(layer.qkv, normed_.get(), tokens, qkv.row_stride, /*add=*/false, qkv_.get<float>()));
+  const float eps = model_.spec.rms_norm_eps;
+  if (spec.qk_norm_all_heads) {
+    const std::pair<float*, int32_t> parts[] = {
+        {qkv_.get<float>(), spec.num_query_heads * spec.head_dim},
+        {qkv_.get<float>() + layer.k_offset, spec.num_kv_heads * spec.head_dim}};
+    for (const auto& [x, dim] : parts) {
+      const float* weight = x == qkv.qkv ? layer.q_norm : layer.k_norm;
+      if (weight == nullptr) continue;
+      const RmsNormParams norm = {x, qkv.row_stride, nullptr, tokens, dim, weight, eps};
+      TESSERA_RETURN_IF_ERROR(KernelStatus(RmsNormFloat(norm, x, qkv.row_stride, stream_)));
+    }
+  } else {
+    qkv.q_norm = layer.q_norm;
+    qkv.k_norm = layer.k_norm;
+  }
+  qkv.eps = eps;
   qkv.rope = layer.rope;
-  qkv.rotary_dim = attention.rope.rotary_dim;
-  qkv.interleaved = attention.rope.style == RopeStyle::kInterleaved;
+  qkv.rotary_dim = spec.rope.rotary_dim;
+  qkv.interleaved = spec.rope.style == RopeStyle::kInterleaved;
   qkv.positions = step.positions;
   qkv.slots = step.slots;
   qkv.tokens = tokens;
-  qkv.num_query_heads = attention.num_query_heads;
-  qkv.num_kv_heads = attention.num_kv_heads;
-  qkv.head_dim = attention.head_dim;
+  qkv.num_query_heads = spec.num_query_heads;
+  qkv.num_kv_heads = spec.num_kv_heads;
+  qkv.head_dim = spec.head_dim;
+  qkv.out_dim = layer.attention.key_dim;
   qkv.block_size = cache.block_size;
   qkv.q = q_.get();
   qkv.k_cache = kv.first;
   qkv.v_cache = kv.second;
   TESSERA_RETURN_IF_ERROR(KernelStatus(FinishQkv(qkv, stream_)));
 
-  TESSERA_RETURN_IF_ERROR(AttendRuns(step.runs, step, attention, cache, kv));
-  TESSERA_RETURN_IF_ERROR(AttendRuns(step.singles, step, attention, cache, kv));
+  TESSERA_RETURN_IF_ERROR(AttendCache(step, spec, layer, cache, kv));
   return Linear(layer.o, attended_.get(), tokens, model_.spec.hidden_size, /*add=*/true,
                 hidden_.get<float>());
 }
 
+absl::Status CudaForward::AttendCache(const CudaStep& step, const AttentionSpec& spec, const CudaLayer& layer,
+                                      const CudaKvCache& cache, const std::pair<void*, void*>& kv) {
+  TESSERA_RETURN_IF_ERROR(AttendRuns(step.runs, step, spec, layer, cache, kv));
+  return AttendRuns(step.singles, step, spec, layer, cache, kv);
+}
+
 // One kernel for prompts and for decoding: a token's result does not depend on how its prompt was cut.
 absl::Status CudaForward::AttendRuns(const CudaAttentionRuns& runs, const CudaStep& step,
-                                     const AttentionSpec& attention, const CudaKvCache& cache,
-                                     const std::pair<void*, void*>& kv) {
-  const int64_t q_size = int64_t{attention.num_query_heads} * attention.head_dim;
-  const int32_t most = kAttentionTokens / runs.length;
+                                     const AttentionSpec& spec, const CudaLayer& layer,
+                                     const CudaKvCache& cache, const std::pair<void*, void*>& kv) {
+  const AttentionShape& shape = layer.attention;
+  const int32_t most = attention_tokens_ / runs.length;
   for (int32_t first = 0; first < runs.count; first += most) {
-    const int64_t token = runs.first_tokens ? 0 : int64_t{first} * runs.length;
+    const int64_t row = (runs.first_tokens ? 0 : int64_t{first} * runs.length) * spec.num_query_heads;
     FmhaDecodeParams p;
-    p.q = q_.get<uint16_t>() + token * q_size;
-    p.out = attended_.get<uint16_t>() + token * q_size;
+    p.q = q_.get<uint16_t>() + row * shape.key_dim;
+    p.out = attended_.get<uint16_t>() + row * shape.value_dim;
     p.k_cache = kv.first;
     p.v_cache = kv.second;
     p.block_table = step.block_table;
@@ -175,33 +238,35 @@ absl::Status CudaForward::AttendRuns(const CudaAttentionRuns& runs, const CudaSt
     p.lengths = runs.lengths + first;
     p.num_sequences = std::min(most, runs.count - first);
     p.q_len = runs.length;
-    p.num_query_heads = attention.num_query_heads;
-    p.num_kv_heads = attention.num_kv_heads;
-    p.head_dim = attention.head_dim;
+    p.sinks = layer.sinks;
+    p.num_query_heads = spec.num_query_heads;
+    p.num_kv_heads = shape.kv_heads;
+    p.head_dim = shape.key_dim;
+    p.v_head_dim = shape.value_dim;
     p.num_blocks = cache.num_blocks;
     p.block_size = cache.block_size;
     p.block_table_stride = step.block_table_stride;
-    p.sliding_window = attention.sliding_window;
-    p.softmax_scale = attention.softmax_scale;
+    p.sliding_window = spec.sliding_window;
+    p.softmax_scale = spec.softmax_scale;
     p.workspace = attention_workspace_.get();
     TESSERA_RETURN_IF_ERROR(KernelStatus(FmhaDecode(p, stream_)));
   }
   return absl::OkStatus();
 }
 
-absl::Status CudaForward::Mlp(int32_t tokens, const LayerSpec& spec, const CudaLayer& layer) {
-  if (spec.mlp.kind == MlpKind::kMoe) return Moe(tokens, spec.mlp, layer);
+absl::Status CudaForward::DenseMlp(int32_t tokens, const MlpSpec& spec, const PackedWeights& gate_up,
+                                   const PackedWeights& down) {
   GroupedGemmParams p;
-  p.weights = layer.gate_up;
+  p.weights = gate_up;
   p.x = normed_.get();
   p.out = activated_.get();
-  p.out_features = spec.mlp.intermediate_size;
+  p.out_features = down.k;
   p.epilogue = GemmEpilogue::kSwiglu;
+  p.glu = GluOf(spec.activation);
   p.num_slots = tokens;
-  p.tile_slots = ChooseTileSlots(tokens, layer.gate_up);
+  p.tile_slots = ChooseTileSlots(tokens, gate_up);
   TESSERA_RETURN_IF_ERROR(KernelStatus(GroupedGemm(p, stream_)));
-  return Linear(layer.down, activated_.get(), tokens, model_.spec.hidden_size, /*add=*/true,
-                hidden_.get<float>());
+  return Linear(down, activated_.get(), tokens, model_.spec.hidden_size, /*add=*/true, hidden_.get<float>());
 }
 
 absl::Status CudaForward::Moe(int32_t tokens, const MlpSpec& spec, const CudaLayer& layer) {
@@ -213,7 +278,10 @@ absl::Status CudaForward::Moe(int32_t tokens, const MlpSpec& spec, const CudaLay
   route.tokens = tokens;
   route.num_experts = experts;
   route.top_k = top_k;
-  route.score = spec.router.score == RouterScore::kSigmoid ? RoutingScore::kSigmoid : RoutingScore::kSoftmax;
+  route.score = ScoreOf(spec.router.score);
+  route.selection_bias = layer.selection_bias;
+  route.num_groups = spec.router.num_groups;
+  route.topk_groups = spec.router.topk_groups;
   route.renormalize = spec.router.renormalize;
   route.scale = spec.router.scale;
   route.experts = experts_.get<int32_t>();
@@ -233,8 +301,9 @@ absl::Status CudaForward::Moe(int32_t tokens, const MlpSpec& spec, const CudaLay
   p.x = normed_.get();
   p.input_rows = sorted.slot_token;
   p.out = activated_.get();
-  p.out_features = spec.intermediate_size;
+  p.out_features = layer.down.k;
   p.epilogue = GemmEpilogue::kSwiglu;
+  p.glu = GluOf(spec.activation);
   p.num_slots = slots;
   p.tile_slots = tile_slots;
   p.tile_expert = sorted.tile_expert;
@@ -250,16 +319,19 @@ absl::Status CudaForward::Moe(int32_t tokens, const MlpSpec& spec, const CudaLay
   p.out_features = model_.spec.hidden_size;
   p.epilogue = GemmEpilogue::kStore;
   TESSERA_RETURN_IF_ERROR(KernelStatus(GroupedGemm(p, stream_)));
-  return KernelStatus(CombineExperts(expert_out_.get<float>(), sorted.token_slot, route.weights, tokens,
-                                     top_k, model_.spec.hidden_size, hidden_.get<float>(), stream_));
+  TESSERA_RETURN_IF_ERROR(
+      KernelStatus(CombineExperts(expert_out_.get<float>(), sorted.token_slot, route.weights, tokens, top_k,
+                                  model_.spec.hidden_size, hidden_.get<float>(), stream_)));
+  if (spec.shared_intermediate_size == 0) return absl::OkStatus();
+  return DenseMlp(tokens, spec, layer.shared_gate_up, layer.shared_down);
 }
 
 absl::Status CudaForward::Logits(const int32_t* tokens, int32_t count, float** logits) {
   const ModelSpec& spec = model_.spec;
   TESSERA_RETURN_IF_ERROR(ReserveLogits(count));
-  TESSERA_RETURN_IF_ERROR(
-      KernelStatus(RmsNorm(hidden_.get<float>(), tokens, count, spec.hidden_size, model_.final_norm,
-                           spec.rms_norm_eps, head_input_.get(), stream_)));
+  const RmsNormParams norm = {hidden_.get<float>(), spec.hidden_size,  tokens,           count,
+                              spec.hidden_size,     model_.final_norm, spec.rms_norm_eps};
+  TESSERA_RETURN_IF_ERROR(KernelStatus(RmsNorm(norm, head_input_.get(), model_.lm_head.k, stream_)));
   *logits = logits_.get<float>();
   return Linear(model_.lm_head, head_input_.get(), count, spec.vocab_size, /*add=*/false, *logits);
 }
@@ -268,8 +340,14 @@ absl::Status CudaForward::Hidden(int32_t first, int32_t count, float** hidden) {
   const ModelSpec& spec = model_.spec;
   TESSERA_RETURN_IF_ERROR(pooled_.Reserve(size_t(count) * spec.hidden_size * 4, "hidden states"));
   *hidden = pooled_.get<float>();
-  return KernelStatus(RmsNormFloat(hidden_.get<float>() + int64_t{first} * spec.hidden_size, nullptr, count,
-                                   spec.hidden_size, model_.final_norm, spec.rms_norm_eps, *hidden, stream_));
+  const RmsNormParams norm = {hidden_.get<float>() + int64_t{first} * spec.hidden_size,
+                              spec.hidden_size,
+                              nullptr,
+                              count,
+                              spec.hidden_size,
+                              model_.final_norm,
+                              spec.rms_norm_eps};
+  return KernelStatus(RmsNormFloat(norm, *hidden, spec.hidden_size, stream_));
 }
 
 }  // namespace tessera::cuda

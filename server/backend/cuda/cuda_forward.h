@@ -12,7 +12,8 @@
 
 namespace tessera::cuda {
 
-// The key-value cache of all layers: bf16, each [blocks, KV heads, block_size, head_dim].
+// The key-value cache of all layers: bf16, each [blocks, KV heads, block_size, key_dim or value_dim] of the layer's
+// AttentionShape. Values that are part of their keys have no memory of their own.
 struct CudaKvCache {
   DeviceMemory memory;
   std::vector<std::pair<void*, void*>> layers;  // k, v
@@ -69,24 +70,43 @@ class CudaForward {
   static constexpr int32_t kMostGraphTokens = 256;  // larger steps take long enough to hide their launches
 
   absl::Status Launch(const CudaStep& step, const CudaKvCache& cache);
-  absl::Status AttendRuns(const CudaAttentionRuns& runs, const CudaStep& step, const AttentionSpec& attention,
-                          const CudaKvCache& cache, const std::pair<void*, void*>& kv);
-  absl::Status Attend(const CudaStep& step, const LayerSpec& spec, const CudaLayer& layer,
-                      const CudaKvCache& cache, const std::pair<void*, void*>& kv);
-  absl::Status Mlp(int32_t tokens, const LayerSpec& spec, const CudaLayer& layer);
+  // Each makes queries from normed_ and writes keys and values to the cache, attends, and adds the result to hidden_.
+  absl::Status AttendGrouped(const CudaStep& step, const AttentionSpec& spec, const CudaLayer& layer,
+                             const CudaKvCache& cache, const std::pair<void*, void*>& kv);
+  absl::Status AttendLatent(const CudaStep& step, const AttentionSpec& spec, const CudaLayer& layer,
+                            const CudaKvCache& cache, const std::pair<void*, void*>& kv);
+  // From q_ to attended_.
+  absl::Status AttendCache(const CudaStep& step, const AttentionSpec& spec, const CudaLayer& layer,
+                           const CudaKvCache& cache, const std::pair<void*, void*>& kv);
+  absl::Status AttendRuns(const CudaAttentionRuns& runs, const CudaStep& step, const AttentionSpec& spec,
+                          const CudaLayer& layer, const CudaKvCache& cache,
+                          const std::pair<void*, void*>& kv);
+  // Both add to hidden_.
+  absl::Status DenseMlp(int32_t tokens, const MlpSpec& spec, const PackedWeights& gate_up,
+                        const PackedWeights& down);
   absl::Status Moe(int32_t tokens, const MlpSpec& spec, const CudaLayer& layer);
+  // normed_ = norm(hidden_).
+  absl::Status NormHidden(int32_t tokens, const float* weight);
   absl::Status Linear(const PackedWeights& weights, const void* x, int32_t tokens, int32_t features, bool add,
                       float* out);
+  // Slot h * tokens + t of `out` is weights[h] times row t * heads + h of x.
+  absl::Status HeadLinear(const PackedWeights& weights, const void* x, int32_t tokens, int32_t features,
+                          int32_t tile_slots, float* out);
   absl::Status ReserveFor(int32_t tokens);
+  absl::Status ReserveForLatent(int32_t tokens);
   absl::Status ReserveLogits(int32_t count);
 
   const CudaModel& model_;
   const cudaStream_t stream_;
   int32_t run_length_ = 32;
+  int32_t attention_tokens_ = 512;  // of one attention launch
   GraphCache graphs_;
   const void* graph_inputs_ = nullptr;
   int32_t reserved_tokens_ = 0;
   DeviceMemory hidden_, normed_, qkv_, q_, attended_, attention_workspace_;
+  // Latent attention.
+  DeviceMemory q_a_, q_heads_, q_nope_, head_rows_, values_;
+  DeviceMemory head_input_row_, head_tile_, head_tile_range_, num_head_tiles_;
   DeviceMemory router_, experts_, expert_weights_, slot_token_, token_slot_, tile_expert_, tile_range_,
       num_tiles_;
   DeviceMemory activated_, expert_out_, logits_, head_input_, pooled_;

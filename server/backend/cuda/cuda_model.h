@@ -10,24 +10,41 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/linear/packed_weights.h"
+#include "server/backend/cuda/attention_shape.h"
 #include "server/backend/cuda/device_memory.h"
 #include "server/backend/load_progress.h"
 #include "server/model/checkpoint.h"
 
 namespace tessera::cuda {
 
-// A layer's weights on the device. Pointers into CudaModel's memory.
+// A layer's weights on the device. Pointers into CudaModel's memory, null where the spec has none. Biases are with their
+// matrices.
 struct CudaLayer {
   const float* input_norm = nullptr;
   const float* post_attention_norm = nullptr;
-  const float* q_norm = nullptr;  // null where the spec has none
+  AttentionShape attention;
+  const float2* rope = nullptr;   // [max_context, rotary_dim / 2]
+  const float* q_norm = nullptr;  // of each head, or of all together
   const float* k_norm = nullptr;
-  const float2* rope = nullptr;  // [max_context, rotary_dim / 2]
-  PackedWeights qkv;             // the features of q, k, v one after the other
+  const float* sinks = nullptr;  // [query heads]
+  // The features of q, k, v one after the other, each from a multiple of kRowTile on. Latent attention: of q_a, or q
+  // without a query rank, and kv_a.
+  PackedWeights qkv;
+  int32_t k_offset = 0;  // of kv_a in latent attention
+  int32_t v_offset = 0;
   PackedWeights o;
-  PackedWeights router;   // MoE layers
+  // Latent attention: keys and values are never made; a query goes through its head's key_up into the latent space,
+  // and what it attends to comes back through value_up.
+  const float* q_a_norm = nullptr;
+  const float* kv_a_norm = nullptr;
+  PackedWeights q_b;
+  PackedWeights key_up, value_up;  // one matrix a query head
+
+  PackedWeights router;  // MoE layers
+  const float* selection_bias = nullptr;
   PackedWeights gate_up;  // one matrix an expert; one for a dense MLP
   PackedWeights down;
+  PackedWeights shared_gate_up, shared_down;
 };
 
 struct CudaModel {
@@ -41,8 +58,8 @@ struct CudaModel {
 };
 
 // Copies the checkpoint's weights to the current device and repacks them there; for LoadFormat::kDummy makes them up.
-// Errors: UNIMPLEMENTED (a shape or mix of formats that the kernels do not take), RESOURCE_EXHAUSTED (bytes needed and
-// free), and as CreateCpuBackend.
+// Errors: UNIMPLEMENTED (a shape that the kernels do not take), RESOURCE_EXHAUSTED (bytes needed and free), and as
+// CreateCpuBackend.
 absl::StatusOr<std::unique_ptr<CudaModel>> LoadCudaModel(
     const Checkpoint& checkpoint, const std::function<void(const LoadProgress&)>& progress);
 

@@ -195,8 +195,8 @@ TEST(ExactKernels, RowsAndRouting) {
   for (float& value : x) value = rng() % 2 ? 1.0f : -1.0f;
   for (float& value : weight) value = Small(rng, 50);
   const DeviceBuffer<float> d_x(x), d_weight(weight), normed(x.size());
-  ASSERT_EQ(RmsNormFloat(d_x.get(), nullptr, tokens, dim, d_weight.get(), 0.0f, normed.get(), nullptr),
-            nullptr);
+  const RmsNormParams norm = {d_x.get(), 0, nullptr, tokens, dim, d_weight.get(), 0.0f};
+  ASSERT_EQ(RmsNormFloat(norm, normed.get(), dim, nullptr), nullptr);
   const std::vector<float> rows = normed.Read();
   for (size_t i = 0; i < rows.size(); ++i) ASSERT_EQ(rows[i], x[i] * weight[i % dim]);
 
@@ -243,6 +243,9 @@ TEST(ExactKernels, RowsAndRouting) {
       v(2 * kv_heads * block * d);
   QkvParams p;
   p.qkv = d_qkv.get();
+  p.row_stride = (heads + 2 * kv_heads) * d;
+  p.k_offset = heads * d;
+  p.v_offset = (heads + kv_heads) * d;
   p.rope = reinterpret_cast<const float2*>(d_angles.get());
   p.rotary_dim = d;
   p.positions = d_positions.get();
@@ -251,6 +254,7 @@ TEST(ExactKernels, RowsAndRouting) {
   p.num_query_heads = heads;
   p.num_kv_heads = kv_heads;
   p.head_dim = d;
+  p.out_dim = d;
   p.block_size = block;
   p.q = q.get();
   p.k_cache = k.get();

@@ -65,6 +65,23 @@ inline std::string GoldenMismatch(const std::vector<float>& actual, const std::v
                       ", root mean square ", all.rms / largest, ", largest ", all.max / largest);
 }
 
+// A GPU also rounds attention's weights to BF16 and sums in float32 in another order: a rounding point more, which moves
+// every value by about 2^-10 of the largest logit, and now and then an expert of a token whose router was undecided.
+inline constexpr double kCudaMedian = 0x1p-9;
+inline constexpr double kCudaRms = 0x1p-6;
+
+// The same for log-probabilities that the CUDA backend computed. `largest` is the largest logit's magnitude.
+inline std::string CudaGoldenMismatch(const std::vector<float>& actual, const std::vector<float>& expected,
+                                      double largest) {
+  if (actual.size() != expected.size()) {
+    return absl::StrCat(actual.size(), " values, expected ", expected.size());
+  }
+  const Difference all = Compare(actual, expected, actual.size());
+  if (all.median < kCudaMedian * largest && all.rms < kCudaRms * largest) return "";
+  return absl::StrCat("of the largest logit: median ", all.median / largest, ", root mean square ",
+                      all.rms / largest, ", largest ", all.max / largest);
+}
+
 }  // namespace tessera
 
 #endif  // TESSERA_TESTS_UNIT_SERVER_BACKEND_LOGITS_DIFFERENCE_H_

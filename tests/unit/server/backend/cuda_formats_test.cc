@@ -1,0 +1,160 @@
+// Weight formats that tests/golden has no model of, on the CUDA backend beside the CPU's; skipped where there is no GPU.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "kernels/nvfp4/bf16.h"
+#include "kernels/nvfp4/nvfp4.h"
+#include "server/backend/cpu/cpu_backend.h"
+#include "server/model/safetensors.h"
+#include "tests/unit/server/backend/cuda_tiny.h"
+#include "tests/unit/server/backend/logits_difference.h"
+
+namespace tessera {
+namespace {
+
+struct Tensor {
+  DType dtype;
+  std::vector<int64_t> shape;
+  std::vector<uint8_t> data;
+};
+using Tensors = std::map<std::string, Tensor>;
+
+class CudaFormatsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (absl::Status status = CheckCudaDevice(0); !status.ok()) GTEST_SKIP() << status.message();
+    std::string pattern = testing::TempDir() + "/cuda_formats_XXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    directory_ = pattern;
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  // A tiny checkpoint with other tensors computes on the GPU what it does on the CPU.
+  void ExpectAgreement(const std::string& name, const std::function<void(Tensors*)>& change,
+                       int roundings = 1) {
+    const std::string source = TinyDirectory(name);
+    for (const auto& file : std::filesystem::directory_iterator(source)) {
+      if (file.path().extension() == ".json") {
+        std::filesystem::copy(file.path(), directory_ + "/" + file.path().filename().string());
+      }
+    }
+    auto reader = SafetensorsReader::OpenFile(source + "/model.safetensors");
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    Tensors tensors;
+    for (const auto& [tensor_name, view] : (*reader)->tensors()) {
+      tensors[tensor_name] = {view.dtype, view.shape, {view.data.begin(), view.data.end()}};
+    }
+    change(&tensors);
+    std::vector<SafetensorsWriter::Entry> entries;
+    for (const auto& [tensor_name, tensor] : tensors)
+      entries.push_back({tensor_name, tensor.dtype, tensor.shape});
+    auto writer = SafetensorsWriter::Create(directory_ + "/model.safetensors", entries, {});
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    for (const auto& [tensor_name, tensor] : tensors) {
+      ASSERT_TRUE((*writer)->Write(tensor_name, tensor.data).ok());
+    }
+    ASSERT_TRUE((*writer)->Finish().ok());
+
+    auto checkpoint = Checkpoint::Open(directory_);
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    auto cpu = CreateCpuBackend(**checkpoint, {});
+    ASSERT_TRUE(cpu.ok()) << cpu.status();
+    ASSERT_TRUE((*cpu)->AllocateKvCache({32, kTinyBlockSize}).ok());
+    const std::unique_ptr<Backend> cuda = MakeTinyCudaBackend(**checkpoint);
+    ASSERT_NE(cuda, nullptr);
+    std::vector<int32_t> tokens(40);
+    for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = (i * i + 3 * i) % cuda->info().vocab_size;
+    const std::vector<float> want = Logprobs(**cpu, tokens, {1000}, 1);
+    const std::vector<float> got = Logprobs(*cuda, tokens, {1000}, 1);
+    EXPECT_EQ(CudaGoldenMismatch(got, want, roundings * LargestMagnitude(want)), "");
+  }
+
+  std::string directory_;
+};
+
+float Value(const Tensor& bf16, size_t i) {
+  Bf16 value;
+  std::memcpy(&value, &bf16.data[2 * i], 2);
+  return ToFloat(value);
+}
+
+// Matrices of the layers but routers as FP8, with scales for blocks of 128 x 128.
+void MakeFp8(Tensors* tensors, bool power_of_two) {
+  const Tensors before = *tensors;
+  for (const auto& [name, tensor] : before) {
+    if (!absl::StrContains(name, "_proj") || !absl::EndsWith(name, ".weight")) continue;
+    ASSERT_EQ(tensor.dtype, DType::kBf16);
+    const int64_t rows = tensor.shape[0], columns = tensor.shape[1];
+    const int64_t across = (columns + 127) / 128;
+    std::vector<float> scales((rows + 127) / 128 * across, 0.0f);
+    const auto scale_of = [&](int64_t i) -> float& {
+      return scales[i / columns / 128 * across + i % columns / 128];
+    };
+    for (int64_t i = 0; i < rows * columns; ++i) {
+      scale_of(i) = std::max(scale_of(i), std::abs(Value(tensor, i)) / 448.0f);
+    }
+    if (power_of_two) {
+      for (float& scale : scales) scale = std::exp2(std::ceil(std::log2(scale)));
+    }
+    Tensor fp8 = {DType::kF8E4M3, tensor.shape, {}};
+    for (int64_t i = 0; i < rows * columns; ++i) {
+      fp8.data.push_back(nvfp4::FloatToE4M3(Value(tensor, i) / scale_of(i)));
+    }
+    Tensor scale = {DType::kF32, {(rows + 127) / 128, across}, std::vector<uint8_t>(scales.size() * 4)};
+    std::memcpy(scale.data.data(), scales.data(), scale.data.size());
+    (*tensors)[name] = fp8;
+    (*tensors)[name + "_scale_inv"] = scale;
+  }
+}
+
+// BF16 holds these products exactly.
+TEST_F(CudaFormatsTest, Fp8WithPowersOfTwo) {
+  ExpectAgreement("deepseek_v3_bf16", [](Tensors* tensors) { MakeFp8(tensors, true); });
+}
+
+// These are rounded: one rounding more, of every weight. No router, whose choice that could turn.
+TEST_F(CudaFormatsTest, Fp8WithAnyScales) {
+  ExpectAgreement(
+      "llama_bf16", [](Tensors* tensors) { MakeFp8(tensors, false); }, /*roundings=*/2);
+}
+
+// MXFP4 whose scales spread too far for NVFP4: some blocks of one expert are 2^-25 of what they were.
+TEST_F(CudaFormatsTest, Mxfp4ThatNvfp4DoesNotHold) {
+  ExpectAgreement("gpt_oss_mxfp4", [](Tensors* tensors) {
+    int changed = 0;
+    for (auto& [name, tensor] : *tensors) {
+      if (!absl::EndsWith(name, "_scales")) continue;
+      for (size_t i = 5; i < tensor.data.size(); i += 7, ++changed) tensor.data[i] -= 25;
+    }
+    ASSERT_GT(changed, 0);
+  });
+}
+
+// NVFP4 and BF16 matrices that are packed together.
+TEST_F(CudaFormatsTest, MixedFormats) {
+  ExpectAgreement("moe_nvfp4", [](Tensors* tensors) {
+    auto plain = SafetensorsReader::OpenFile(TinyDirectory("moe_bf16") + "/model.safetensors");
+    ASSERT_TRUE(plain.ok()) << plain.status();
+    for (const std::string name :
+         {"model.layers.0.self_attn.k_proj", "model.layers.1.mlp.experts.2.up_proj"}) {
+      for (const char* suffix : {".weight", ".weight_scale", ".weight_scale_2", ".input_scale"}) {
+        tensors->erase(name + suffix);
+      }
+      const TensorView* view = (*plain)->Find(name + ".weight");
+      ASSERT_NE(view, nullptr) << name;
+      (*tensors)[name + ".weight"] = {view->dtype, view->shape, {view->data.begin(), view->data.end()}};
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tessera
