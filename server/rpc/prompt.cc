@@ -73,7 +73,7 @@ void CheckChat(const v1::Chat& chat, const std::string& path, const ServedModel&
 }
 
 absl::StatusOr<std::vector<int32_t>> TokenizeChat(const v1::Chat& chat, const std::string& path,
-                                                  const ServedModel& model, size_t max_tokens) {
+                                                  const ServedModel& model, const TextOptions& options) {
   if (!model.chat_template) {
     return absl::FailedPreconditionError(absl::StrCat(path, ": the model \"", model.info.name(),
                                                       "\" has no chat template; send text or token ids"));
@@ -90,7 +90,7 @@ absl::StatusOr<std::vector<int32_t>> TokenizeChat(const v1::Chat& chat, const st
   }
   if (chat.has_add_generation_prompt()) request.add_generation_prompt = chat.add_generation_prompt();
   absl::StatusOr<std::vector<int32_t>> ids =
-      model.chat_template->EncodeChat(request, *model.tokenizer, max_tokens);
+      model.chat_template->EncodeChat(request, *model.tokenizer, options.max_tokens, options.truncate);
   if (ids.ok() || absl::IsInternal(ids.status()) || absl::IsOutOfRange(ids.status())) return ids;
   return InvalidField(
       path, absl::StrCat("the model's chat template refused the conversation: ", ids.status().message()));
@@ -149,12 +149,13 @@ absl::StatusOr<std::vector<int32_t>> TokenizePrompt(const v1::Prompt& prompt, co
   }
   absl::StatusOr<std::vector<int32_t>> ids;
   if (prompt.has_chat()) {
-    ids = TokenizeChat(prompt.chat(), absl::StrCat(path, ".chat"), model, options.max_tokens);
+    ids = TokenizeChat(prompt.chat(), absl::StrCat(path, ".chat"), model, options);
   } else {
     EncodeOptions encode;
     encode.add_special_tokens = options.add_special_tokens;
     encode.parse_special = options.parse_special;
     encode.max_tokens = options.max_tokens;
+    encode.truncate = options.truncate;
     ids = model.tokenizer->Encode(prompt.text(), encode);
     if (absl::IsInvalidArgument(ids.status())) {
       return InvalidField(absl::StrCat(path, ".text"), std::string(ids.status().message()));

@@ -25,8 +25,9 @@ struct TextOptions {
   // For text alone.
   bool add_special_tokens = true;
   bool parse_special = false;
-  // For text and chat: stop once it is certain that there are more.
+  // For text and chat: stop once it is certain that there are more, with an error or with the first max_tokens.
   size_t max_tokens = kAnyNumberOfTokens;
+  bool truncate = false;
 };
 
 // The tokens of a prompt that CheckPrompt found right. Slow for long text: never call it on a callback thread. Errors:

@@ -289,18 +289,23 @@ absl::StatusOr<EmbedCall> MakeEmbedCall(const v1::EmbedRequest& request, const R
   if (!violations.empty()) return violations.ToStatus();
 
   const size_t max_context = model.info.max_context();
+  const bool left = request.truncation_side() == v1::TRUNCATION_SIDE_LEFT;
+  TextOptions options{.max_tokens = max_context};
+  if (request.truncate()) {
+    options.truncate = true;
+    // One more tells that there is something to cut. What the end of a text becomes is known only from all of it.
+    options.max_tokens = left ? kAnyNumberOfTokens : max_context + 1;
+  }
   for (int i = 0; i < request.inputs_size(); ++i) {
     const std::string path = absl::StrCat("inputs[", i, "]");
-    absl::StatusOr<std::vector<int32_t>> ids =
-        TokenizePrompt(request.inputs(i), path, model,
-                       {.max_tokens = request.truncate() ? kAnyNumberOfTokens : max_context});
+    absl::StatusOr<std::vector<int32_t>> ids = TokenizePrompt(request.inputs(i), path, model, options);
     if (absl::IsOutOfRange(ids.status())) {
       CheckPromptLength(std::nullopt, 0, path, model, &violations);
       continue;
     }
     if (!ids.ok()) return ids.status();
     const bool cut = request.truncate() && ids->size() > max_context;
-    if (cut && request.truncation_side() == v1::TRUNCATION_SIDE_LEFT) {
+    if (cut && left) {
       ids->erase(ids->begin(), ids->end() - max_context);
     } else if (cut) {
       ids->resize(max_context);

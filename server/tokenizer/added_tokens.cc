@@ -5,8 +5,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "server/status_macros.h"
 #include "server/tokenizer/regex.h"
-#include "server/tokenizer/status_macros.h"
 #include "server/tokenizer/unicode.h"
 
 namespace tessera {
@@ -50,14 +50,14 @@ namespace {
 
 // All but the id.
 absl::StatusOr<AddedToken> TokenFromJson(const JsonView& json) {
-  TOKENIZER_RETURN_IF_ERROR(json.ExpectObject());
+  TESSERA_RETURN_IF_ERROR(json.ExpectObject());
   AddedToken t;
-  TOKENIZER_ASSIGN_OR_RETURN(t.content, json["content"].String());
-  TOKENIZER_ASSIGN_OR_RETURN(t.special, json["special"].BoolOr(false));
-  TOKENIZER_ASSIGN_OR_RETURN(t.single_word, json["single_word"].BoolOr(false));
-  TOKENIZER_ASSIGN_OR_RETURN(t.lstrip, json["lstrip"].BoolOr(false));
-  TOKENIZER_ASSIGN_OR_RETURN(t.rstrip, json["rstrip"].BoolOr(false));
-  TOKENIZER_ASSIGN_OR_RETURN(t.normalized, json["normalized"].BoolOr(!t.special));
+  TESSERA_ASSIGN_OR_RETURN(t.content, json["content"].String());
+  TESSERA_ASSIGN_OR_RETURN(t.special, json["special"].BoolOr(false));
+  TESSERA_ASSIGN_OR_RETURN(t.single_word, json["single_word"].BoolOr(false));
+  TESSERA_ASSIGN_OR_RETURN(t.lstrip, json["lstrip"].BoolOr(false));
+  TESSERA_ASSIGN_OR_RETURN(t.rstrip, json["rstrip"].BoolOr(false));
+  TESSERA_ASSIGN_OR_RETURN(t.normalized, json["normalized"].BoolOr(!t.special));
   if (t.content.empty()) return json["content"].Error("an added token is empty");
   return t;
 }
@@ -66,14 +66,14 @@ absl::StatusOr<AddedToken> TokenFromJson(const JsonView& json) {
 
 absl::Status MergeAddedTokens(const JsonView& json, int32_t unk_id, std::vector<AddedToken>* tokens) {
   if (json.is_null()) return absl::OkStatus();
-  TOKENIZER_RETURN_IF_ERROR(json.ExpectObject());
+  TESSERA_RETURN_IF_ERROR(json.ExpectObject());
   for (const auto& [key, value] : json.json().items()) {
     const JsonView entry(value, absl::StrCat(json.path(), ".", key));
     int32_t id;
     if (!absl::SimpleAtoi(key, &id) || id < 0 || id > kMaxTokenId) {
       return entry.Error(absl::StrCat("expected a key from 0 to ", kMaxTokenId));
     }
-    TOKENIZER_ASSIGN_OR_RETURN(AddedToken token, TokenFromJson(entry));
+    TESSERA_ASSIGN_OR_RETURN(AddedToken token, TokenFromJson(entry));
     token.id = id;
     if (id == unk_id) continue;
     const auto same = [id](const AddedToken& t) { return t.id == id; };
@@ -93,12 +93,12 @@ absl::Status MergeAddedTokens(const JsonView& json, int32_t unk_id, std::vector<
 absl::StatusOr<std::vector<AddedToken>> AddedTokensFromJson(const JsonView& json) {
   std::vector<AddedToken> out;
   if (json.is_null()) return out;
-  TOKENIZER_ASSIGN_OR_RETURN(const std::vector<JsonView> elements, json.Elements());
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<JsonView> elements, json.Elements());
   absl::flat_hash_map<std::string, int32_t> seen;
   for (const JsonView& e : elements) {
-    TOKENIZER_RETURN_IF_ERROR(e.ExpectObject());
-    TOKENIZER_ASSIGN_OR_RETURN(const int64_t id, e["id"].Int(0, kMaxTokenId));
-    TOKENIZER_ASSIGN_OR_RETURN(AddedToken t, TokenFromJson(e));
+    TESSERA_RETURN_IF_ERROR(e.ExpectObject());
+    TESSERA_ASSIGN_OR_RETURN(const int64_t id, e["id"].Int(0, kMaxTokenId));
+    TESSERA_ASSIGN_OR_RETURN(AddedToken t, TokenFromJson(e));
     t.id = static_cast<int32_t>(id);
     const auto [it, inserted] = seen.emplace(t.content, t.id);
     if (!inserted && it->second != t.id) {
@@ -116,7 +116,7 @@ absl::StatusOr<AddedTokenMatcher> AddedTokenMatcher::Create(const std::vector<Ad
     if (token.normalized != normalized) continue;
     AddedToken t = token;
     if (normalized && normalizer != nullptr) {
-      TOKENIZER_RETURN_IF_ERROR(normalizer->Normalize(/*at_start=*/true, &t.content));
+      TESSERA_RETURN_IF_ERROR(normalizer->Normalize(/*at_start=*/true, &t.content));
       if (t.content.empty()) continue;  // nothing of it is ever left in a text
     }
     m.trie_.Insert(t.content, static_cast<int32_t>(m.tokens_.size()));  // the first of equal ones stays

@@ -237,14 +237,14 @@ void BpeModel::AppendPieces(absl::string_view text, Scratch* scratch, std::vecto
   for (const Symbol& symbol : scratch->symbols) append(symbol.id, 0, append);
 }
 
-absl::Status BpeModel::Encode(absl::string_view piece, TokenModel::Scratch* scratch,
+absl::Status BpeModel::Encode(absl::string_view piece, size_t enough, TokenModel::Scratch* scratch,
                               std::vector<int32_t>* ids) const {
   auto* own = static_cast<Scratch*>(scratch);
   if (!words_begin_with_metaspace_) {
     EncodeWord(piece, own, ids);
     return absl::OkStatus();
   }
-  for (size_t begin = 0; begin < piece.size();) {
+  for (size_t begin = 0; begin < piece.size() && ids->size() <= enough;) {
     // Behind the run of U+2581 that the word begins with, up to the next one.
     size_t end = begin;
     while (absl::StartsWith(piece.substr(end), kMetaspace)) end += kMetaspace.size();

@@ -44,7 +44,7 @@ class BpeModel final : public TokenModel {
 
   // O(n log n) in the length of a word at worst. Characters that the vocabulary lacks become its unknown token, or
   // nothing if it has none.
-  absl::Status Encode(absl::string_view piece, TokenModel::Scratch* scratch,
+  absl::Status Encode(absl::string_view piece, size_t enough, TokenModel::Scratch* scratch,
                       std::vector<int32_t>* ids) const override;
 
  private:

@@ -6,9 +6,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "server/status_macros.h"
 #include "server/tokenizer/bpe.h"
 #include "server/tokenizer/byte_level.h"
-#include "server/tokenizer/status_macros.h"
 #include "server/tokenizer/tokenizer.h"
 #include "server/tokenizer/unicode.h"
 
@@ -46,15 +46,15 @@ absl::StatusOr<std::unique_ptr<BpeModel>> BpeModel::FromJson(const JsonView& jso
     if (dropout.get<double>() != 0) return json["dropout"].Unsupported("a random choice of merges");
   }
   for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    TOKENIZER_ASSIGN_OR_RETURN(const std::string text, json[affix].StringOr(""));
+    TESSERA_ASSIGN_OR_RETURN(const std::string text, json[affix].StringOr(""));
     if (!text.empty()) return json[affix].Unsupported(absl::StrCat("the affix \"", text, "\""));
   }
-  TOKENIZER_ASSIGN_OR_RETURN(model->byte_fallback_, json["byte_fallback"].BoolOr(false));
-  TOKENIZER_ASSIGN_OR_RETURN(model->fuse_unk_, json["fuse_unk"].BoolOr(false));
-  TOKENIZER_ASSIGN_OR_RETURN(model->ignore_merges_, json["ignore_merges"].BoolOr(false));
-  TOKENIZER_RETURN_IF_ERROR(model->ReadVocabulary(json["vocab"]));
-  TOKENIZER_RETURN_IF_ERROR(model->ReadMerges(json["merges"]));
-  TOKENIZER_ASSIGN_OR_RETURN(const std::string unk, json["unk_token"].StringOr(""));
+  TESSERA_ASSIGN_OR_RETURN(model->byte_fallback_, json["byte_fallback"].BoolOr(false));
+  TESSERA_ASSIGN_OR_RETURN(model->fuse_unk_, json["fuse_unk"].BoolOr(false));
+  TESSERA_ASSIGN_OR_RETURN(model->ignore_merges_, json["ignore_merges"].BoolOr(false));
+  TESSERA_RETURN_IF_ERROR(model->ReadVocabulary(json["vocab"]));
+  TESSERA_RETURN_IF_ERROR(model->ReadMerges(json["merges"]));
+  TESSERA_ASSIGN_OR_RETURN(const std::string unk, json["unk_token"].StringOr(""));
   if (!unk.empty()) {
     const auto it = model->vocabulary_.find(unk);
     if (it == model->vocabulary_.end()) {
@@ -67,7 +67,7 @@ absl::StatusOr<std::unique_ptr<BpeModel>> BpeModel::FromJson(const JsonView& jso
 }
 
 absl::Status BpeModel::ReadVocabulary(const JsonView& json) {
-  TOKENIZER_RETURN_IF_ERROR(json.ExpectObject());
+  TESSERA_RETURN_IF_ERROR(json.ExpectObject());
   vocabulary_.reserve(json.json().size());
   absl::flat_hash_map<int32_t, absl::string_view> by_id;
   by_id.reserve(json.json().size());

@@ -4,10 +4,10 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "server/status_macros.h"
 #include "server/tokenizer/jinja/interpreter.h"
 #include "server/tokenizer/jinja/parser.h"
 #include "server/tokenizer/json_view.h"
-#include "server/tokenizer/status_macros.h"
 #include "server/tokenizer/text_file.h"
 #include "server/tokenizer/unicode.h"
 
@@ -27,13 +27,13 @@ absl::StatusOr<Value> MessageValue(const OrderedJson& message) {
   for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
     const auto it = message.find(name);
     if (it == message.end() || it->is_null()) continue;
-    TOKENIZER_ASSIGN_OR_RETURN(reasoning, Value::FromJson(*it));
+    TESSERA_ASSIGN_OR_RETURN(reasoning, Value::FromJson(*it));
     break;
   }
   if (reasoning) out.Set(Value::Str("thinking"), *reasoning);
   for (const auto& [key, value] : message.items()) {
     if (value.is_null()) continue;
-    TOKENIZER_ASSIGN_OR_RETURN(const Value converted, Value::FromJson(value));
+    TESSERA_ASSIGN_OR_RETURN(const Value converted, Value::FromJson(value));
     if (unicode::FindInvalid(key) != absl::string_view::npos)
       return absl::InvalidArgumentError("a key is not valid UTF-8");
     out.Set(Value::Str(jinja::Text(key, /*untrusted=*/true)), converted);
@@ -105,32 +105,32 @@ absl::StatusOr<ChatTemplate> ChatTemplate::Parse(
 }
 
 absl::StatusOr<ChatTemplate> ChatTemplate::Load(const std::string& directory, const Tokenizer& tokenizer) {
-  TOKENIZER_ASSIGN_OR_RETURN(const std::optional<std::string> file,
-                             ReadTextFile(directory + "/chat_template.jinja"));
+  TESSERA_ASSIGN_OR_RETURN(const std::optional<std::string> file,
+                           ReadTextFile(directory + "/chat_template.jinja"));
   if (file) return Parse(*file, tokenizer.named_tokens());
   // Older checkpoints keep it in JSON.
   for (const char* name : {"chat_template.json", "tokenizer_config.json"}) {
     const std::string path = absl::StrCat(directory, "/", name);
-    TOKENIZER_ASSIGN_OR_RETURN(const std::optional<std::string> text, ReadTextFile(path));
+    TESSERA_ASSIGN_OR_RETURN(const std::optional<std::string> text, ReadTextFile(path));
     if (!text) continue;
-    TOKENIZER_ASSIGN_OR_RETURN(const nlohmann::json document, JsonView::ParseDocument(*text, path));
+    TESSERA_ASSIGN_OR_RETURN(const nlohmann::json document, JsonView::ParseDocument(*text, path));
     const JsonView entry = JsonView(document, path + ": ")["chat_template"];
     if (entry.is_null()) continue;
     if (entry.json().is_string()) return Parse(entry.json().get<std::string>(), tokenizer.named_tokens());
     // [{"name": "default", "template": "..."}, ...]
-    TOKENIZER_ASSIGN_OR_RETURN(const std::vector<JsonView> list, entry.Elements());
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<JsonView> list, entry.Elements());
     std::optional<ChatTemplate> chosen, with_tools;
     for (const JsonView& element : list) {
-      TOKENIZER_ASSIGN_OR_RETURN(const std::string kind, element["name"].String());
+      TESSERA_ASSIGN_OR_RETURN(const std::string kind, element["name"].String());
       if (kind != "default" && kind != "tool_use") continue;
-      TOKENIZER_ASSIGN_OR_RETURN(const std::string source, element["template"].String());
-      TOKENIZER_ASSIGN_OR_RETURN(ChatTemplate parsed, Parse(source, tokenizer.named_tokens()));
+      TESSERA_ASSIGN_OR_RETURN(const std::string source, element["template"].String());
+      TESSERA_ASSIGN_OR_RETURN(ChatTemplate parsed, Parse(source, tokenizer.named_tokens()));
       (kind == "default" ? chosen : with_tools) = std::move(parsed);
     }
     if (!chosen) return entry.Error("there is no template named \"default\"");
     if (!with_tools) return *chosen;
     auto both = std::make_shared<Impl>();
-    TOKENIZER_ASSIGN_OR_RETURN(both->parsed, jinja::ParseTemplate(chosen->source()));
+    TESSERA_ASSIGN_OR_RETURN(both->parsed, jinja::ParseTemplate(chosen->source()));
     both->source = chosen->source();
     both->named_tokens = chosen->impl_->named_tokens;
     both->with_tools = with_tools->impl_;
@@ -151,7 +151,7 @@ absl::StatusOr<RenderedPrompt> ChatTemplate::Render(const ChatRequest& request) 
   jinja::Dict variables;
   for (const auto& [name, text] : impl.named_tokens) variables.Set(Value::Str(name), Value::Str(text));
   if (request.variables.is_object()) {
-    TOKENIZER_ASSIGN_OR_RETURN(const Value extra, Value::FromJson(request.variables));
+    TESSERA_ASSIGN_OR_RETURN(const Value extra, Value::FromJson(request.variables));
     for (const jinja::Dict::Entry& e : extra.dict()->entries()) {
       const std::string& name = e.key.text()->bytes();
       const Value* taken = variables.Find(name);
@@ -172,11 +172,11 @@ absl::StatusOr<RenderedPrompt> ChatTemplate::Render(const ChatRequest& request) 
       return absl::InvalidArgumentError(absl::StrCat("messages[", i, "]: ", message.status().message()));
     messages.push_back(*std::move(message));
   }
-  TOKENIZER_ASSIGN_OR_RETURN(const Value message_list, Value::List(std::move(messages)));
+  TESSERA_ASSIGN_OR_RETURN(const Value message_list, Value::List(std::move(messages)));
   variables.Set(Value::Str("messages"), message_list);
   Value tools = Value::MakeNone();
   if (!request.tools.is_null()) {
-    TOKENIZER_ASSIGN_OR_RETURN(tools, Value::FromJson(request.tools));
+    TESSERA_ASSIGN_OR_RETURN(tools, Value::FromJson(request.tools));
   }
   variables.Set(Value::Str("tools"), tools);
   variables.Set(Value::Str("documents"), Value::MakeNone());
@@ -185,7 +185,7 @@ absl::StatusOr<RenderedPrompt> ChatTemplate::Render(const ChatRequest& request) 
   const int64_t now =
       request.now_unix_seconds >= 0 ? request.now_unix_seconds : static_cast<int64_t>(std::time(nullptr));
   jinja::Interpreter interpreter(impl.parsed, variables, now);
-  TOKENIZER_ASSIGN_OR_RETURN(const jinja::Text text, interpreter.Run());
+  TESSERA_ASSIGN_OR_RETURN(const jinja::Text text, interpreter.Run());
   RenderedPrompt prompt;
   prompt.text = text.bytes();
   prompt.trusted = Complement(text.untrusted(), text.size());
@@ -193,10 +193,11 @@ absl::StatusOr<RenderedPrompt> ChatTemplate::Render(const ChatRequest& request) 
 }
 
 absl::StatusOr<std::vector<int32_t>> ChatTemplate::EncodeChat(const ChatRequest& request,
-                                                              const Tokenizer& tokenizer,
-                                                              size_t max_tokens) const {
-  TOKENIZER_ASSIGN_OR_RETURN(const RenderedPrompt prompt, Render(request));
-  return tokenizer.EncodeTrusted(prompt.text, prompt.trusted, /*add_special_tokens=*/false, max_tokens);
+                                                              const Tokenizer& tokenizer, size_t max_tokens,
+                                                              bool truncate) const {
+  TESSERA_ASSIGN_OR_RETURN(const RenderedPrompt prompt, Render(request));
+  return tokenizer.EncodeTrusted(prompt.text, prompt.trusted, /*add_special_tokens=*/false, max_tokens,
+                                 truncate);
 }
 
 }  // namespace tessera

@@ -73,10 +73,11 @@ class ChatTemplate {
   // depth and output that keep a hostile template from holding the server.
   absl::StatusOr<RenderedPrompt> Render(const ChatRequest& request) const;
 
-  // Render, then EncodeTrusted. No special tokens are added beyond the template's own. OUT_OF_RANGE if there are more
-  // than max_tokens.
+  // Render, then EncodeTrusted. No special tokens are added beyond the template's own. More than max_tokens are
+  // OUT_OF_RANGE, or cut off.
   absl::StatusOr<std::vector<int32_t>> EncodeChat(const ChatRequest& request, const Tokenizer& tokenizer,
-                                                  size_t max_tokens = kAnyNumberOfTokens) const;
+                                                  size_t max_tokens = kAnyNumberOfTokens,
+                                                  bool truncate = false) const;
 
   // The template's text.
   const std::string& source() const;

@@ -6,9 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "server/status_macros.h"
 #include "server/tokenizer/byte_level.h"
 #include "server/tokenizer/pattern.h"
-#include "server/tokenizer/status_macros.h"
 #include "server/tokenizer/unicode.h"
 
 namespace tessera {
@@ -39,15 +39,15 @@ absl::StatusOr<Decoder> Decoder::FromJson(const JsonView& json) {
     decoder.joined_with_spaces_ = true;
     return decoder;
   }
-  TOKENIZER_RETURN_IF_ERROR(decoder.Add(json));
+  TESSERA_RETURN_IF_ERROR(decoder.Add(json));
   return decoder;
 }
 
 absl::Status Decoder::Add(const JsonView& json) {
-  TOKENIZER_ASSIGN_OR_RETURN(const std::string kind, json.Kind());
+  TESSERA_ASSIGN_OR_RETURN(const std::string kind, json.Kind());
   if (kind == "Sequence") {
-    TOKENIZER_ASSIGN_OR_RETURN(const std::vector<JsonView> elements, json["decoders"].Elements());
-    for (const JsonView& element : elements) TOKENIZER_RETURN_IF_ERROR(Add(element));
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<JsonView> elements, json["decoders"].Elements());
+    for (const JsonView& element : elements) TESSERA_RETURN_IF_ERROR(Add(element));
     return absl::OkStatus();
   }
   if (kind == "Fuse") {
@@ -55,10 +55,10 @@ absl::Status Decoder::Add(const JsonView& json) {
     return absl::OkStatus();
   }
   if (kind == "Strip") {
-    TOKENIZER_ASSIGN_OR_RETURN(std::string content, json["content"].String());
+    TESSERA_ASSIGN_OR_RETURN(std::string content, json["content"].String());
     if (unicode::CountCodePoints(content) != 1) return json["content"].Error("expected one character");
-    TOKENIZER_ASSIGN_OR_RETURN(const int64_t left, json["start"].Int(0, kMaxStrip));
-    TOKENIZER_ASSIGN_OR_RETURN(const int64_t right, json["stop"].Int(0, kMaxStrip));
+    TESSERA_ASSIGN_OR_RETURN(const int64_t left, json["start"].Int(0, kMaxStrip));
+    TESSERA_ASSIGN_OR_RETURN(const int64_t right, json["stop"].Int(0, kMaxStrip));
     if (fused_) {
       if (right != 0) return json["stop"].Unsupported("stripping the end of the whole text");
       if (strip_count_ != 0) return json.Unsupported("a second Strip behind Fuse");
@@ -81,16 +81,16 @@ absl::Status Decoder::Add(const JsonView& json) {
     steps_.push_back({Step::kByteFallback, "", ""});
     byte_fallback_ = true;
   } else if (kind == "Replace") {
-    TOKENIZER_ASSIGN_OR_RETURN(Pattern pattern, PatternFromJson(json["pattern"]));
+    TESSERA_ASSIGN_OR_RETURN(Pattern pattern, PatternFromJson(json["pattern"]));
     if (pattern.literal.empty()) return json["pattern"].Unsupported("a regular expression in a decoder");
-    TOKENIZER_ASSIGN_OR_RETURN(std::string content, json["content"].String());
+    TESSERA_ASSIGN_OR_RETURN(std::string content, json["content"].String());
     steps_.push_back({Step::kReplace, std::move(pattern.literal), std::move(content)});
   } else if (kind == "Metaspace") {
-    TOKENIZER_ASSIGN_OR_RETURN(std::string replacement, json["replacement"].StringOr(kMetaspace));
+    TESSERA_ASSIGN_OR_RETURN(std::string replacement, json["replacement"].StringOr(kMetaspace));
     if (replacement.empty()) return json["replacement"].Error("the replacement is empty");
-    TOKENIZER_ASSIGN_OR_RETURN(const bool add_prefix_space, json["add_prefix_space"].BoolOr(true));
-    TOKENIZER_ASSIGN_OR_RETURN(const std::string scheme,
-                               json["prepend_scheme"].StringOr(add_prefix_space ? "always" : "never"));
+    TESSERA_ASSIGN_OR_RETURN(const bool add_prefix_space, json["add_prefix_space"].BoolOr(true));
+    TESSERA_ASSIGN_OR_RETURN(const std::string scheme,
+                             json["prepend_scheme"].StringOr(add_prefix_space ? "always" : "never"));
     Step step{Step::kMetaspace, std::move(replacement), " "};
     step.drop_first = scheme != "never";
     first_differs_ = first_differs_ || step.drop_first;

@@ -1,7 +1,7 @@
 #include "server/tokenizer/json_view.h"
 
 #include "absl/strings/str_cat.h"
-#include "server/tokenizer/status_macros.h"
+#include "server/status_macros.h"
 
 namespace tessera {
 namespace {
@@ -72,7 +72,7 @@ absl::StatusOr<std::string> JsonView::Kind() const {
   // Components nest in components; the path grows with each level.
   if (path_.size() > kMaxPathLength)
     return absl::InvalidArgumentError("the components are nested too deeply");
-  TOKENIZER_RETURN_IF_ERROR(ExpectObject());
+  TESSERA_RETURN_IF_ERROR(ExpectObject());
   return (*this)["type"].String();
 }
 

@@ -29,9 +29,11 @@ class TokenModel {
   virtual ~TokenModel() = default;
   virtual std::unique_ptr<Scratch> NewScratch() const = 0;
 
-  // Appends the ids of one piece (valid UTF-8). `scratch` is one of NewScratch's. INVALID_ARGUMENT if the piece has a
-  // character that the model cannot express.
-  virtual absl::Status Encode(absl::string_view piece, Scratch* scratch, std::vector<int32_t>* ids) const = 0;
+  // Appends the ids of one piece (valid UTF-8). `scratch` is one of NewScratch's. Once `ids` holds more than `enough` it
+  // may stop, with the first of the piece's ids appended. INVALID_ARGUMENT if the piece has a character that the model
+  // cannot express.
+  virtual absl::Status Encode(absl::string_view piece, size_t enough, Scratch* scratch,
+                              std::vector<int32_t>* ids) const = 0;
 
   // A piece of n bytes has at least n / max_token_bytes() tokens. 0: there is no such bound, as characters may vanish
   // or a token stand for a run of any length.

@@ -5,9 +5,9 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "server/status_macros.h"
 #include "server/tokenizer/charsmap.h"
 #include "server/tokenizer/pattern.h"
-#include "server/tokenizer/status_macros.h"
 #include "server/tokenizer/unicode.h"
 
 namespace tessera {
@@ -40,7 +40,7 @@ class ReplaceNormalizer final : public Normalizer {
   absl::Status Normalize(bool, std::string* text) const override {
     std::string out;
     size_t done = 0;
-    TOKENIZER_RETURN_IF_ERROR(pattern_.FindAll(*text, [&](ByteRange r) {
+    TESSERA_RETURN_IF_ERROR(pattern_.FindAll(*text, [&](ByteRange r) {
       out.append(*text, done, r.begin - done);
       out += content_;
       done = r.end;
@@ -66,7 +66,7 @@ class PrecompiledNormalizer final : public Normalizer {
   absl::Status Normalize(bool, std::string* text) const override {
     std::string out;
     out.reserve(text->size());
-    TOKENIZER_RETURN_IF_ERROR(clusters_.FindAll(*text, [&](ByteRange r) {
+    TESSERA_RETURN_IF_ERROR(clusters_.FindAll(*text, [&](ByteRange r) {
       const absl::string_view cluster = absl::string_view(*text).substr(r.begin, r.end - r.begin);
       if (cluster.size() < kShortCluster) {
         if (const auto match = map_.Shortest(cluster)) {
@@ -96,7 +96,7 @@ class SequenceNormalizer final : public Normalizer {
  public:
   explicit SequenceNormalizer(std::vector<std::unique_ptr<Normalizer>> parts) : parts_(std::move(parts)) {}
   absl::Status Normalize(bool at_start, std::string* text) const override {
-    for (const auto& part : parts_) TOKENIZER_RETURN_IF_ERROR(part->Normalize(at_start, text));
+    for (const auto& part : parts_) TESSERA_RETURN_IF_ERROR(part->Normalize(at_start, text));
     return absl::OkStatus();
   }
 
@@ -131,40 +131,40 @@ void StripWhitespace(bool left, bool right, std::string* text) {
 
 absl::StatusOr<std::unique_ptr<Normalizer>> Normalizer::FromJson(const JsonView& json) {
   if (json.is_null()) return std::unique_ptr<Normalizer>();
-  TOKENIZER_ASSIGN_OR_RETURN(const std::string kind, json.Kind());
+  TESSERA_ASSIGN_OR_RETURN(const std::string kind, json.Kind());
   if (kind == "NFC") return Simple([](std::string* t) { *t = unicode::Nfc(*t); });
   if (kind == "NFD") return Simple([](std::string* t) { *t = unicode::Nfd(*t); });
   if (kind == "NFKC") return Simple([](std::string* t) { *t = unicode::Nfkc(*t); });
   if (kind == "NFKD") return Simple([](std::string* t) { *t = unicode::Nfkd(*t); });
   if (kind == "Precompiled") {
     const JsonView map_json = json["precompiled_charsmap"];
-    TOKENIZER_ASSIGN_OR_RETURN(const std::string base64, map_json.StringOr(""));
+    TESSERA_ASSIGN_OR_RETURN(const std::string base64, map_json.StringOr(""));
     std::string blob;
     if (!absl::Base64Unescape(base64, &blob)) return map_json.Error("not Base64");
     absl::StatusOr<Charsmap> map = Charsmap::Parse(blob);
     if (!map.ok()) return map_json.Error(map.status().message());
-    TOKENIZER_ASSIGN_OR_RETURN(Regex clusters, Regex::Compile("\\X"));
+    TESSERA_ASSIGN_OR_RETURN(Regex clusters, Regex::Compile("\\X"));
     return std::make_unique<PrecompiledNormalizer>(*std::move(map), std::move(clusters));
   }
   if (kind == "Lowercase") return Simple(Lowercase);
   if (kind == "Strip") {
-    TOKENIZER_ASSIGN_OR_RETURN(const bool left, json["strip_left"].BoolOr(true));
-    TOKENIZER_ASSIGN_OR_RETURN(const bool right, json["strip_right"].BoolOr(true));
+    TESSERA_ASSIGN_OR_RETURN(const bool left, json["strip_left"].BoolOr(true));
+    TESSERA_ASSIGN_OR_RETURN(const bool right, json["strip_right"].BoolOr(true));
     return Simple([left, right](std::string* t) { StripWhitespace(left, right, t); });
   }
   if (kind == "StripAccents") {
-    TOKENIZER_ASSIGN_OR_RETURN(Regex marks, Regex::Compile(R"(\p{M}+)"));
+    TESSERA_ASSIGN_OR_RETURN(Regex marks, Regex::Compile(R"(\p{M}+)"));
     return std::make_unique<ReplaceNormalizer>(std::move(marks), "");
   }
   if (kind == "Prepend") {
-    TOKENIZER_ASSIGN_OR_RETURN(std::string prefix, json["prepend"].String());
+    TESSERA_ASSIGN_OR_RETURN(std::string prefix, json["prepend"].String());
     return Simple([prefix = std::move(prefix)](std::string* t) {
       if (!t->empty()) t->insert(0, prefix);
     });
   }
   if (kind == "Replace") {
-    TOKENIZER_ASSIGN_OR_RETURN(Pattern pattern, PatternFromJson(json["pattern"]));
-    TOKENIZER_ASSIGN_OR_RETURN(std::string content, json["content"].String());
+    TESSERA_ASSIGN_OR_RETURN(Pattern pattern, PatternFromJson(json["pattern"]));
+    TESSERA_ASSIGN_OR_RETURN(std::string content, json["content"].String());
     if (!pattern.literal.empty()) {
       return Simple([from = pattern.literal, to = std::move(content)](std::string* t) {
         absl::StrReplaceAll({{from, to}}, t);
@@ -173,10 +173,10 @@ absl::StatusOr<std::unique_ptr<Normalizer>> Normalizer::FromJson(const JsonView&
     return std::make_unique<ReplaceNormalizer>(std::move(pattern.regex), std::move(content));
   }
   if (kind == "Sequence") {
-    TOKENIZER_ASSIGN_OR_RETURN(const std::vector<JsonView> elements, json["normalizers"].Elements());
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<JsonView> elements, json["normalizers"].Elements());
     std::vector<std::unique_ptr<Normalizer>> parts;
     for (const JsonView& element : elements) {
-      TOKENIZER_ASSIGN_OR_RETURN(std::unique_ptr<Normalizer> part, FromJson(element));
+      TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Normalizer> part, FromJson(element));
       if (part == nullptr) return element.Expected("a normalizer");
       parts.push_back(std::move(part));
     }

@@ -2,7 +2,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "server/tokenizer/status_macros.h"
+#include "server/status_macros.h"
 
 namespace tessera {
 namespace {
@@ -59,14 +59,14 @@ absl::StatusOr<Pattern> PatternFromJson(const JsonView& json) {
   const JsonView literal = json["String"], regex = json["Regex"];
   if (literal.is_null() == regex.is_null()) return json.Expected("{\"String\": ...} or {\"Regex\": ...}");
   if (!literal.is_null()) {
-    TOKENIZER_ASSIGN_OR_RETURN(std::string text, literal.String());
+    TESSERA_ASSIGN_OR_RETURN(std::string text, literal.String());
     if (text.empty()) return literal.Error("the pattern is empty");
     absl::StatusOr<Regex> compiled = Regex::CompileLiteral(text);
     if (!compiled.ok()) return literal.Error(compiled.status().message());
     return Pattern{*std::move(compiled), std::move(text)};
   }
-  TOKENIZER_ASSIGN_OR_RETURN(const std::string text, regex.String());
-  TOKENIZER_ASSIGN_OR_RETURN(const std::string translated, Translate(regex, text));
+  TESSERA_ASSIGN_OR_RETURN(const std::string text, regex.String());
+  TESSERA_ASSIGN_OR_RETURN(const std::string translated, Translate(regex, text));
   absl::StatusOr<Regex> compiled = Regex::Compile(translated);
   if (!compiled.ok()) return regex.Error(compiled.status().message());
   return Pattern{*std::move(compiled), ""};

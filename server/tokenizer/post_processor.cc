@@ -1,7 +1,7 @@
 #include "server/tokenizer/post_processor.h"
 
 #include "absl/strings/str_cat.h"
-#include "server/tokenizer/status_macros.h"
+#include "server/status_macros.h"
 #include "server/tokenizer/tokenizer.h"
 
 namespace tessera {
@@ -10,7 +10,7 @@ namespace {
 absl::StatusOr<PostProcessor> TemplateFromJson(const JsonView& json) {
   PostProcessor out;
   bool behind = false;
-  TOKENIZER_ASSIGN_OR_RETURN(const std::vector<JsonView> items, json["single"].Elements());
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<JsonView> items, json["single"].Elements());
   for (const JsonView& item : items) {
     const JsonView special = item["SpecialToken"];
     if (!item["Sequence"].is_null()) {
@@ -19,11 +19,11 @@ absl::StatusOr<PostProcessor> TemplateFromJson(const JsonView& json) {
       continue;
     }
     if (special.is_null()) return item.Expected("{\"SpecialToken\": ...} or {\"Sequence\": ...}");
-    TOKENIZER_ASSIGN_OR_RETURN(const std::string name, special["id"].String());
+    TESSERA_ASSIGN_OR_RETURN(const std::string name, special["id"].String());
     const JsonView ids = json["special_tokens"][name.c_str()]["ids"];
-    TOKENIZER_ASSIGN_OR_RETURN(const std::vector<JsonView> id_list, ids.Elements());
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<JsonView> id_list, ids.Elements());
     for (const JsonView& id : id_list) {
-      TOKENIZER_ASSIGN_OR_RETURN(const int64_t value, id.Int(0, kMaxTokenId));
+      TESSERA_ASSIGN_OR_RETURN(const int64_t value, id.Int(0, kMaxTokenId));
       (behind ? out.after : out.before).push_back(static_cast<int32_t>(value));
     }
   }
@@ -33,9 +33,9 @@ absl::StatusOr<PostProcessor> TemplateFromJson(const JsonView& json) {
 
 // ["[CLS]", 101]
 absl::StatusOr<int32_t> TokenAndId(const JsonView& json) {
-  TOKENIZER_ASSIGN_OR_RETURN(const std::vector<JsonView> pair, json.Elements());
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<JsonView> pair, json.Elements());
   if (pair.size() != 2) return json.Error("expected a token and its id");
-  TOKENIZER_ASSIGN_OR_RETURN(const int64_t id, pair[1].Int(0, kMaxTokenId));
+  TESSERA_ASSIGN_OR_RETURN(const int64_t id, pair[1].Int(0, kMaxTokenId));
   return static_cast<int32_t>(id);
 }
 
@@ -44,18 +44,18 @@ absl::StatusOr<int32_t> TokenAndId(const JsonView& json) {
 absl::StatusOr<PostProcessor> PostProcessor::FromJson(const JsonView& json) {
   PostProcessor out;
   if (json.is_null()) return out;
-  TOKENIZER_ASSIGN_OR_RETURN(const std::string kind, json.Kind());
+  TESSERA_ASSIGN_OR_RETURN(const std::string kind, json.Kind());
   if (kind == "ByteLevel") return out;
   if (kind == "TemplateProcessing") return TemplateFromJson(json);
   if (kind == "BertProcessing" || kind == "RobertaProcessing") {
-    TOKENIZER_ASSIGN_OR_RETURN(const int32_t cls, TokenAndId(json["cls"]));
-    TOKENIZER_ASSIGN_OR_RETURN(const int32_t sep, TokenAndId(json["sep"]));
+    TESSERA_ASSIGN_OR_RETURN(const int32_t cls, TokenAndId(json["cls"]));
+    TESSERA_ASSIGN_OR_RETURN(const int32_t sep, TokenAndId(json["sep"]));
     return PostProcessor{{cls}, {sep}};
   }
   if (kind == "Sequence") {
-    TOKENIZER_ASSIGN_OR_RETURN(const std::vector<JsonView> elements, json["processors"].Elements());
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<JsonView> elements, json["processors"].Elements());
     for (const JsonView& element : elements) {
-      TOKENIZER_ASSIGN_OR_RETURN(const PostProcessor part, FromJson(element));
+      TESSERA_ASSIGN_OR_RETURN(const PostProcessor part, FromJson(element));
       // Each works on the result of the one before it.
       out.before.insert(out.before.begin(), part.before.begin(), part.before.end());
       out.after.insert(out.after.end(), part.after.begin(), part.after.end());

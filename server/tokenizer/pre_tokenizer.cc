@@ -5,9 +5,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "server/status_macros.h"
 #include "server/tokenizer/pattern.h"
 #include "server/tokenizer/regex.h"
-#include "server/tokenizer/status_macros.h"
 
 namespace tessera {
 namespace {
@@ -23,7 +23,7 @@ constexpr absl::string_view kPunctuationPattern = R"([!-/:-@\[-`{-~\p{P}])";
 enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 absl::StatusOr<Behavior> BehaviorFromJson(const JsonView& json, absl::string_view absent) {
-  TOKENIZER_ASSIGN_OR_RETURN(const std::string name, json.StringOr(absent));
+  TESSERA_ASSIGN_OR_RETURN(const std::string name, json.StringOr(absent));
   if (name == "Removed") return Behavior::kRemoved;
   if (name == "Isolated") return Behavior::kIsolated;
   if (name == "MergedWithPrevious") return Behavior::kMergedWithPrevious;
@@ -97,7 +97,7 @@ class SplitPreTokenizer final : public PreTokenizer {
     size_t done = 0;
     if (behavior_ == Behavior::kIsolated) {  // by far the most frequent, and needs no list
       bool more = true;
-      TOKENIZER_RETURN_IF_ERROR(pattern_.FindAll(piece.text, [&](ByteRange r) {
+      TESSERA_RETURN_IF_ERROR(pattern_.FindAll(piece.text, [&](ByteRange r) {
         more = emit({done, r.begin}) && emit(r);
         done = r.end;
         return more;
@@ -106,7 +106,7 @@ class SplitPreTokenizer final : public PreTokenizer {
       return absl::OkStatus();
     }
     std::vector<Stretch> stretches;
-    TOKENIZER_RETURN_IF_ERROR(pattern_.FindAll(piece.text, [&](ByteRange r) {
+    TESSERA_RETURN_IF_ERROR(pattern_.FindAll(piece.text, [&](ByteRange r) {
       if (done != r.begin) stretches.push_back({{done, r.begin}, invert_});
       stretches.push_back({r, !invert_});
       done = r.end;
@@ -209,18 +209,18 @@ class SequencePreTokenizer final : public PreTokenizer {
 
 absl::StatusOr<std::unique_ptr<PreTokenizer>> BuiltIn(absl::string_view pattern, Behavior behavior,
                                                       bool invert = false) {
-  TOKENIZER_ASSIGN_OR_RETURN(Regex regex, Regex::Compile(pattern));
+  TESSERA_ASSIGN_OR_RETURN(Regex regex, Regex::Compile(pattern));
   return std::make_unique<SplitPreTokenizer>(std::move(regex), behavior, invert);
 }
 
 absl::StatusOr<std::unique_ptr<PreTokenizer>> MetaspaceFromJson(const JsonView& json) {
   using Prepend = MetaspacePreTokenizer::Prepend;
-  TOKENIZER_ASSIGN_OR_RETURN(std::string replacement, json["replacement"].StringOr("\xE2\x96\x81"));
+  TESSERA_ASSIGN_OR_RETURN(std::string replacement, json["replacement"].StringOr("\xE2\x96\x81"));
   if (replacement.empty()) return json["replacement"].Error("the replacement is empty");
   // Older files say add_prefix_space in place of prepend_scheme.
-  TOKENIZER_ASSIGN_OR_RETURN(const bool add_prefix_space, json["add_prefix_space"].BoolOr(true));
-  TOKENIZER_ASSIGN_OR_RETURN(const std::string scheme,
-                             json["prepend_scheme"].StringOr(add_prefix_space ? "always" : "never"));
+  TESSERA_ASSIGN_OR_RETURN(const bool add_prefix_space, json["add_prefix_space"].BoolOr(true));
+  TESSERA_ASSIGN_OR_RETURN(const std::string scheme,
+                           json["prepend_scheme"].StringOr(add_prefix_space ? "always" : "never"));
   Prepend prepend;
   if (scheme == "always") {
     prepend = Prepend::kAlways;
@@ -231,18 +231,18 @@ absl::StatusOr<std::unique_ptr<PreTokenizer>> MetaspaceFromJson(const JsonView& 
   } else {
     return json["prepend_scheme"].Unsupported(absl::StrCat("the scheme \"", scheme, "\""));
   }
-  TOKENIZER_ASSIGN_OR_RETURN(const bool split, json["split"].BoolOr(true));
+  TESSERA_ASSIGN_OR_RETURN(const bool split, json["split"].BoolOr(true));
   return std::make_unique<MetaspacePreTokenizer>(std::move(replacement), prepend, split);
 }
 
 absl::StatusOr<std::unique_ptr<PreTokenizer>> SequenceFromJson(const JsonView& json) {
-  TOKENIZER_ASSIGN_OR_RETURN(const std::vector<JsonView> elements, json["pretokenizers"].Elements());
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<JsonView> elements, json["pretokenizers"].Elements());
   std::vector<std::unique_ptr<PreTokenizer>> parts;
   for (const JsonView& element : elements) {
     if (!parts.empty() && parts.back()->byte_level()) {
       return element.Unsupported("a pre-tokenizer behind ByteLevel");
     }
-    TOKENIZER_ASSIGN_OR_RETURN(std::unique_ptr<PreTokenizer> part, PreTokenizer::FromJson(element));
+    TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<PreTokenizer> part, PreTokenizer::FromJson(element));
     if (part == nullptr) return element.Expected("a pre-tokenizer");
     parts.push_back(std::move(part));
   }
@@ -253,34 +253,34 @@ absl::StatusOr<std::unique_ptr<PreTokenizer>> SequenceFromJson(const JsonView& j
 
 absl::StatusOr<std::unique_ptr<PreTokenizer>> PreTokenizer::FromJson(const JsonView& json) {
   if (json.is_null()) return std::unique_ptr<PreTokenizer>();
-  TOKENIZER_ASSIGN_OR_RETURN(const std::string kind, json.Kind());
+  TESSERA_ASSIGN_OR_RETURN(const std::string kind, json.Kind());
   if (kind == "Split") {
-    TOKENIZER_ASSIGN_OR_RETURN(Pattern pattern, PatternFromJson(json["pattern"]));
-    TOKENIZER_ASSIGN_OR_RETURN(const Behavior behavior, BehaviorFromJson(json["behavior"], ""));
-    TOKENIZER_ASSIGN_OR_RETURN(const bool invert, json["invert"].BoolOr(false));
+    TESSERA_ASSIGN_OR_RETURN(Pattern pattern, PatternFromJson(json["pattern"]));
+    TESSERA_ASSIGN_OR_RETURN(const Behavior behavior, BehaviorFromJson(json["behavior"], ""));
+    TESSERA_ASSIGN_OR_RETURN(const bool invert, json["invert"].BoolOr(false));
     return std::make_unique<SplitPreTokenizer>(std::move(pattern.regex), behavior, invert);
   }
   if (kind == "ByteLevel") {
-    TOKENIZER_ASSIGN_OR_RETURN(const bool add_prefix_space, json["add_prefix_space"].BoolOr(true));
-    TOKENIZER_ASSIGN_OR_RETURN(const bool use_regex, json["use_regex"].BoolOr(true));
+    TESSERA_ASSIGN_OR_RETURN(const bool add_prefix_space, json["add_prefix_space"].BoolOr(true));
+    TESSERA_ASSIGN_OR_RETURN(const bool use_regex, json["use_regex"].BoolOr(true));
     std::unique_ptr<PreTokenizer> split;
     if (use_regex) {
-      TOKENIZER_ASSIGN_OR_RETURN(split, BuiltIn(kByteLevelPattern, Behavior::kIsolated));
+      TESSERA_ASSIGN_OR_RETURN(split, BuiltIn(kByteLevelPattern, Behavior::kIsolated));
     }
     return std::make_unique<ByteLevelPreTokenizer>(add_prefix_space, std::move(split));
   }
   if (kind == "Digits") {
-    TOKENIZER_ASSIGN_OR_RETURN(const bool individual, json["individual_digits"].BoolOr(false));
+    TESSERA_ASSIGN_OR_RETURN(const bool individual, json["individual_digits"].BoolOr(false));
     return BuiltIn(R"(\p{N})", individual ? Behavior::kIsolated : Behavior::kContiguous);
   }
   if (kind == "Punctuation") {
-    TOKENIZER_ASSIGN_OR_RETURN(const Behavior behavior, BehaviorFromJson(json["behavior"], "Isolated"));
+    TESSERA_ASSIGN_OR_RETURN(const Behavior behavior, BehaviorFromJson(json["behavior"], "Isolated"));
     return BuiltIn(kPunctuationPattern, behavior);
   }
   if (kind == "CharDelimiterSplit") {
-    TOKENIZER_ASSIGN_OR_RETURN(const std::string delimiter, json["delimiter"].String());
+    TESSERA_ASSIGN_OR_RETURN(const std::string delimiter, json["delimiter"].String());
     if (delimiter.empty()) return json["delimiter"].Error("the delimiter is empty");
-    TOKENIZER_ASSIGN_OR_RETURN(Regex regex, Regex::CompileLiteral(delimiter));
+    TESSERA_ASSIGN_OR_RETURN(Regex regex, Regex::CompileLiteral(delimiter));
     return std::make_unique<SplitPreTokenizer>(std::move(regex), Behavior::kRemoved, false);
   }
   if (kind == "Whitespace") return BuiltIn(kWordsPattern, Behavior::kRemoved, /*invert=*/true);

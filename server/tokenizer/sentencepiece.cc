@@ -9,10 +9,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "server/status_macros.h"
 #include "server/tokenizer/bpe.h"
 #include "server/tokenizer/sentencepiece.pb.h"
 #include "server/tokenizer/sentencepiece_normalizer.h"
-#include "server/tokenizer/status_macros.h"
 #include "server/tokenizer/tokenizer_impl.h"
 #include "server/tokenizer/unicode.h"
 #include "server/tokenizer/unigram.h"
@@ -120,13 +120,13 @@ absl::Status Tokenizer::Impl::ReadSentencePiece(absl::string_view file, const Js
     }
     return absl::InvalidArgumentError("not a SentencePiece model");
   }
-  TOKENIZER_ASSIGN_OR_RETURN(const int32_t unk_id, CheckPieces(proto));
+  TESSERA_ASSIGN_OR_RETURN(const int32_t unk_id, CheckPieces(proto));
   switch (proto.trainer().model_type()) {
     case Proto::Trainer::UNIGRAM:
       model = MakeUnigram(proto, unk_id);
       break;
     case Proto::Trainer::BPE: {
-      TOKENIZER_ASSIGN_OR_RETURN(model, MakeBpe(proto, unk_id));
+      TESSERA_ASSIGN_OR_RETURN(model, MakeBpe(proto, unk_id));
       break;
     }
     default:
@@ -139,8 +139,8 @@ absl::Status Tokenizer::Impl::ReadSentencePiece(absl::string_view file, const Js
   }
 
   SentencePieceNormalization normalization;
-  TOKENIZER_ASSIGN_OR_RETURN(normalization.charsmap,
-                             Charsmap::Parse(proto.normalizer().precompiled_charsmap()));
+  TESSERA_ASSIGN_OR_RETURN(normalization.charsmap,
+                           Charsmap::Parse(proto.normalizer().precompiled_charsmap()));
   for (int i = 0; i < proto.pieces_size(); ++i) {
     if (proto.pieces(i).type() == Proto::Piece::USER_DEFINED)
       normalization.user_defined.Insert(proto.pieces(i).piece(), i);
@@ -149,7 +149,7 @@ absl::Status Tokenizer::Impl::ReadSentencePiece(absl::string_view file, const Js
   normalization.add_dummy_prefix = proto.normalizer().add_dummy_prefix();
   normalization.escape_whitespaces = proto.normalizer().escape_whitespaces();
   normalization.whitespace_as_suffix = proto.trainer().treat_whitespace_as_suffix();
-  TOKENIZER_ASSIGN_OR_RETURN(const bool legacy, config["legacy"].BoolOr(true));
+  TESSERA_ASSIGN_OR_RETURN(const bool legacy, config["legacy"].BoolOr(true));
   normalization.prefix_at_start_only = !legacy;
   const Decoder::Lead lead = proto.normalizer().remove_extra_whitespaces() ? Decoder::Lead::kAllSpaces
                              : proto.normalizer().add_dummy_prefix()       ? Decoder::Lead::kOneSpace
@@ -162,15 +162,15 @@ absl::Status Tokenizer::Impl::ReadSentencePiece(absl::string_view file, const Js
     if (proto.pieces(i).type() != Proto::Piece::CONTROL) continue;
     added.push_back({.id = i, .content = proto.pieces(i).piece(), .special = true});
   }
-  TOKENIZER_RETURN_IF_ERROR(MergeAddedTokens(config["added_tokens_decoder"], unk_id, &added));
-  TOKENIZER_RETURN_IF_ERROR(AddTokens(added, config["added_tokens_decoder"]));
+  TESSERA_RETURN_IF_ERROR(MergeAddedTokens(config["added_tokens_decoder"], unk_id, &added));
+  TESSERA_RETURN_IF_ERROR(AddTokens(added, config["added_tokens_decoder"]));
 
   const auto control = [&](int32_t id) {
     return id >= 0 && id < proto.pieces_size() && proto.pieces(id).type() == Proto::Piece::CONTROL;
   };
   const Proto::Trainer& trainer = proto.trainer();
-  TOKENIZER_ASSIGN_OR_RETURN(const bool add_bos, config["add_bos_token"].BoolOr(true));
-  TOKENIZER_ASSIGN_OR_RETURN(const bool add_eos, config["add_eos_token"].BoolOr(false));
+  TESSERA_ASSIGN_OR_RETURN(const bool add_bos, config["add_bos_token"].BoolOr(true));
+  TESSERA_ASSIGN_OR_RETURN(const bool add_eos, config["add_eos_token"].BoolOr(false));
   // tokenizer_config.json may name others.
   if (control(trainer.bos_id())) bos_id = trainer.bos_id();
   if (control(trainer.eos_id())) eos_id = trainer.eos_id();

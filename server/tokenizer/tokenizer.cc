@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "server/status_macros.h"
 #include "server/tokenizer/incremental_detokenizer.h"
-#include "server/tokenizer/status_macros.h"
 #include "server/tokenizer/tokenizer_impl.h"
 #include "server/tokenizer/unicode.h"
 
@@ -33,13 +33,13 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(absl::string_view text,
                                                        const EncodeOptions& options) const {
   const ByteRange all{0, text.size()};
   return impl_->Encode(text, absl::MakeSpan(&all, options.parse_special ? 1 : 0), options.add_special_tokens,
-                       options.max_tokens);
+                       options.max_tokens, options.truncate);
 }
 
 absl::StatusOr<std::vector<int32_t>> Tokenizer::EncodeTrusted(absl::string_view text,
                                                               absl::Span<const ByteRange> trusted,
-                                                              bool add_special_tokens,
-                                                              size_t max_tokens) const {
+                                                              bool add_special_tokens, size_t max_tokens,
+                                                              bool truncate) const {
   size_t end = 0;
   for (const ByteRange& r : trusted) {
     if (r.begin < end || r.end < r.begin || r.end > text.size()) {
@@ -49,13 +49,13 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::EncodeTrusted(absl::string_view 
     }
     end = r.end;
   }
-  return impl_->Encode(text, trusted, add_special_tokens, max_tokens);
+  return impl_->Encode(text, trusted, add_special_tokens, max_tokens, truncate);
 }
 
 absl::StatusOr<std::vector<int32_t>> Tokenizer::Impl::Encode(absl::string_view text,
                                                              absl::Span<const ByteRange> trusted,
-                                                             bool add_special_tokens,
-                                                             size_t max_tokens) const {
+                                                             bool add_special_tokens, size_t max_tokens,
+                                                             bool truncate) const {
   if (const size_t bad = unicode::FindInvalid(text); bad != absl::string_view::npos) {
     return absl::InvalidArgumentError(absl::StrCat("the text is not valid UTF-8 at byte ", bad));
   }
@@ -66,7 +66,7 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Impl::Encode(absl::string_view t
   bool begins_with_special = false;
   std::unique_ptr<TokenModel::Scratch> scratch = BorrowScratch();
   // A second BOS may yet be taken away.
-  Encoding encoding{trusted, max_tokens + 1, scratch.get(), &ids};
+  Encoding encoding{trusted, max_tokens + 1, truncate, scratch.get(), &ids};
   absl::Status status;
   raw_matcher.Split(
       text, [&](ByteRange r) { return Covers(trusted, r); },
@@ -82,11 +82,13 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Impl::Encode(absl::string_view t
         return status.ok() && !encoding.stopped;
       });
   ReturnScratch(std::move(scratch));
-  TOKENIZER_RETURN_IF_ERROR(status);
+  TESSERA_RETURN_IF_ERROR(status);
   // A prompt that spells out its BOS token is not given another one.
   if (begins_with_special && prefix > 0 && ids[prefix] == ids[prefix - 1]) ids.erase(ids.begin() + prefix);
   if (add_special_tokens) ids.insert(ids.end(), post_processor.after.begin(), post_processor.after.end());
-  if (encoding.stopped || ids.size() > max_tokens) {
+  if (truncate) {
+    ids.resize(std::min(ids.size(), max_tokens));
+  } else if (encoding.stopped || ids.size() > max_tokens) {
     return absl::OutOfRangeError(absl::StrCat("the text has more than ", max_tokens, " tokens"));
   }
   return ids;
@@ -98,7 +100,7 @@ absl::Status Tokenizer::Impl::EncodeSegment(absl::string_view text, size_t offse
   absl::string_view view = text;
   if (normalizer != nullptr) {
     normal.assign(text.data(), text.size());
-    TOKENIZER_RETURN_IF_ERROR(normalizer->Normalize(/*at_start=*/offset == 0, &normal));
+    TESSERA_RETURN_IF_ERROR(normalizer->Normalize(/*at_start=*/offset == 0, &normal));
     changed = text != normal;
     view = normal;
   }
@@ -111,11 +113,13 @@ absl::Status Tokenizer::Impl::EncodeSegment(absl::string_view text, size_t offse
   const size_t max_token_bytes = model->max_token_bytes();
   absl::Status status;
   const auto encode = [&](const Piece& piece) {
-    // What a piece has at least, before any time is spent on it.
-    const size_t at_least = max_token_bytes == 0 ? 0 : piece.text.size() / max_token_bytes;
-    encoding->stopped = ids->size() + at_least > encoding->stop_at;
-    if (encoding->stopped) return false;
-    status = model->Encode(piece.text, encoding->scratch, ids);
+    if (!encoding->truncate) {
+      // What a piece has at least, before any time is spent on it.
+      const size_t at_least = max_token_bytes == 0 ? 0 : piece.text.size() / max_token_bytes;
+      encoding->stopped = ids->size() + at_least > encoding->stop_at;
+      if (encoding->stopped) return false;
+    }
+    status = model->Encode(piece.text, encoding->stop_at, encoding->scratch, ids);
     encoding->stopped = ids->size() > encoding->stop_at;
     return status.ok() && !encoding->stopped;
   };

@@ -40,8 +40,9 @@ struct EncodeOptions {
   // user can never turn into control tokens: the characters are encoded as ordinary text. Added tokens that
   // the file does not mark as special are always recognised.
   bool parse_special = false;
-  // A longer result is an error, which is found without encoding much more than this.
+  // A longer result is an error, or its first max_tokens ids; either way without encoding much more than that.
   size_t max_tokens = kAnyNumberOfTokens;
+  bool truncate = false;
 };
 
 // Ids beyond this are refused: tables are indexed by them.
@@ -71,7 +72,8 @@ class Tokenizer {
       absl::string_view generation_config_json = "");
 
   // INVALID_ARGUMENT, with the byte offset, if `text` is not valid UTF-8, or naming a character that the model has no
-  // token for; OUT_OF_RANGE if the text has more than options.max_tokens tokens.
+  // token for (unless it is cut off); OUT_OF_RANGE if the text has more than options.max_tokens tokens and they are
+  // not to be truncated.
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text,
                                               const EncodeOptions& options = {}) const;
 
@@ -82,7 +84,8 @@ class Tokenizer {
   absl::StatusOr<std::vector<int32_t>> EncodeTrusted(absl::string_view text,
                                                      absl::Span<const ByteRange> trusted,
                                                      bool add_special_tokens = false,
-                                                     size_t max_tokens = kAnyNumberOfTokens) const;
+                                                     size_t max_tokens = kAnyNumberOfTokens,
+                                                     bool truncate = false) const;
 
   // The text of `ids`: valid UTF-8 always, bytes that form no character become U+FFFD. INVALID_ARGUMENT
   // naming position and id if an id is negative or not below vocab_size(). An id below it that names no token

@@ -4,8 +4,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "server/status_macros.h"
 #include "server/tokenizer/json_view.h"
-#include "server/tokenizer/status_macros.h"
 #include "server/tokenizer/text_file.h"
 
 namespace tessera {
@@ -17,9 +17,9 @@ constexpr const char* kTokenFlags[] = {"content", "special", "single_word", "lst
 // Null if there is no such file.
 absl::StatusOr<nlohmann::json> ReadObject(const std::string& directory, const char* name) {
   const std::string path = absl::StrCat(directory, "/", name);
-  TOKENIZER_ASSIGN_OR_RETURN(const std::optional<std::string> text, ReadTextFile(path));
+  TESSERA_ASSIGN_OR_RETURN(const std::optional<std::string> text, ReadTextFile(path));
   if (!text) return nlohmann::json(nullptr);
-  TOKENIZER_ASSIGN_OR_RETURN(nlohmann::json document, JsonView::ParseDocument(*text, path));
+  TESSERA_ASSIGN_OR_RETURN(nlohmann::json document, JsonView::ParseDocument(*text, path));
   if (!document.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": expected an object"));
   return document;
 }
@@ -43,9 +43,9 @@ absl::Status AddNamedTokens(const std::string& path, const nlohmann::json& docum
 
 absl::StatusOr<std::string> GatherTokenizerConfig(const std::string& directory) {
   nlohmann::json config = nlohmann::json::object();
-  TOKENIZER_ASSIGN_OR_RETURN(const nlohmann::json added, ReadObject(directory, "added_tokens.json"));
-  TOKENIZER_ASSIGN_OR_RETURN(const nlohmann::json map, ReadObject(directory, "special_tokens_map.json"));
-  TOKENIZER_ASSIGN_OR_RETURN(const nlohmann::json main, ReadObject(directory, "tokenizer_config.json"));
+  TESSERA_ASSIGN_OR_RETURN(const nlohmann::json added, ReadObject(directory, "added_tokens.json"));
+  TESSERA_ASSIGN_OR_RETURN(const nlohmann::json map, ReadObject(directory, "special_tokens_map.json"));
+  TESSERA_ASSIGN_OR_RETURN(const nlohmann::json main, ReadObject(directory, "tokenizer_config.json"));
   // {"<|im_end|>": 32000, ...}
   nlohmann::json tokens = nlohmann::json::object();
   if (added.is_object()) {
@@ -58,10 +58,10 @@ absl::StatusOr<std::string> GatherTokenizerConfig(const std::string& directory) 
     }
   }
   if (map.is_object()) {
-    TOKENIZER_RETURN_IF_ERROR(AddNamedTokens(directory + "/special_tokens_map.json", map, &config));
+    TESSERA_RETURN_IF_ERROR(AddNamedTokens(directory + "/special_tokens_map.json", map, &config));
   }
   if (main.is_object()) {
-    TOKENIZER_RETURN_IF_ERROR(AddNamedTokens(directory + "/tokenizer_config.json", main, &config));
+    TESSERA_RETURN_IF_ERROR(AddNamedTokens(directory + "/tokenizer_config.json", main, &config));
     for (const char* name : kSwitches) {
       if (const auto it = main.find(name); it != main.end() && it->is_boolean())
         config[name] = it->get<bool>();

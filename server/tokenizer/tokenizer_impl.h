@@ -45,12 +45,14 @@ struct Tokenizer::Impl {
   struct Encoding {
     absl::Span<const ByteRange> trusted;
     size_t stop_at;  // no more ids than this are wanted
+    bool truncate;   // these are, though; else none if there are more
     TokenModel::Scratch* scratch;
     std::vector<int32_t>* ids;
     bool stopped = false;
   };
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, absl::Span<const ByteRange> trusted,
-                                              bool add_special_tokens, size_t max_tokens) const;
+                                              bool add_special_tokens, size_t max_tokens,
+                                              bool truncate) const;
   // Encodes text between added tokens of the first kind, which begins at `offset` of the whole.
   absl::Status EncodeSegment(absl::string_view text, size_t offset, Encoding* encoding) const;
 

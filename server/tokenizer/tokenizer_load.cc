@@ -5,8 +5,8 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "server/status_macros.h"
 #include "server/tokenizer/bpe.h"
-#include "server/tokenizer/status_macros.h"
 #include "server/tokenizer/text_file.h"
 #include "server/tokenizer/tokenizer.h"
 #include "server/tokenizer/tokenizer_config.h"
@@ -31,31 +31,31 @@ absl::Status InFile(absl::string_view file, const absl::Status& status) {
 }  // namespace
 
 absl::Status Tokenizer::Impl::Read(const JsonView& json) {
-  TOKENIZER_RETURN_IF_ERROR(json.ExpectObject());
-  TOKENIZER_ASSIGN_OR_RETURN(normalizer, Normalizer::FromJson(json["normalizer"]));
-  TOKENIZER_ASSIGN_OR_RETURN(pre_tokenizer, PreTokenizer::FromJson(json["pre_tokenizer"]));
-  TOKENIZER_ASSIGN_OR_RETURN(post_processor, PostProcessor::FromJson(json["post_processor"]));
-  TOKENIZER_ASSIGN_OR_RETURN(decoder, Decoder::FromJson(json["decoder"]));
+  TESSERA_RETURN_IF_ERROR(json.ExpectObject());
+  TESSERA_ASSIGN_OR_RETURN(normalizer, Normalizer::FromJson(json["normalizer"]));
+  TESSERA_ASSIGN_OR_RETURN(pre_tokenizer, PreTokenizer::FromJson(json["pre_tokenizer"]));
+  TESSERA_ASSIGN_OR_RETURN(post_processor, PostProcessor::FromJson(json["post_processor"]));
+  TESSERA_ASSIGN_OR_RETURN(decoder, Decoder::FromJson(json["decoder"]));
   // `truncation` and `padding` are not read: a prompt is never cut or filled up.
   const JsonView model_json = json["model"];
-  TOKENIZER_RETURN_IF_ERROR(model_json.ExpectObject());
+  TESSERA_RETURN_IF_ERROR(model_json.ExpectObject());
   // Older files leave out the type of a BPE model.
-  TOKENIZER_ASSIGN_OR_RETURN(const std::string type,
-                             model_json["type"].StringOr(model_json["merges"].is_null() ? "" : "BPE"));
-  TOKENIZER_ASSIGN_OR_RETURN(const std::vector<AddedToken> added, AddedTokensFromJson(json["added_tokens"]));
+  TESSERA_ASSIGN_OR_RETURN(const std::string type,
+                           model_json["type"].StringOr(model_json["merges"].is_null() ? "" : "BPE"));
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<AddedToken> added, AddedTokensFromJson(json["added_tokens"]));
   if (type == "BPE") {
-    TOKENIZER_ASSIGN_OR_RETURN(
+    TESSERA_ASSIGN_OR_RETURN(
         model, BpeModel::FromJson(model_json, pre_tokenizer != nullptr && pre_tokenizer->byte_level()));
   } else if (type == "Unigram") {
     absl::flat_hash_set<std::string> special;
     for (const AddedToken& t : added) {
       if (t.special) special.insert(t.content);
     }
-    TOKENIZER_ASSIGN_OR_RETURN(model, UnigramModel::FromJson(model_json, special));
+    TESSERA_ASSIGN_OR_RETURN(model, UnigramModel::FromJson(model_json, special));
   } else {
     return model_json["type"].Unsupported(absl::StrCat("the model \"", type, "\""));
   }
-  TOKENIZER_RETURN_IF_ERROR(AddTokens(added, json["added_tokens"]));
+  TESSERA_RETURN_IF_ERROR(AddTokens(added, json["added_tokens"]));
   for (const std::vector<int32_t>* list : {&post_processor.before, &post_processor.after}) {
     for (const int32_t id : *list) {
       if (id >= static_cast<int32_t>(tokens.size()) || !tokens[id].exists) {
@@ -67,8 +67,8 @@ absl::Status Tokenizer::Impl::Read(const JsonView& json) {
 }
 
 absl::Status Tokenizer::Impl::AddTokens(const std::vector<AddedToken>& added, const JsonView& place) {
-  TOKENIZER_ASSIGN_OR_RETURN(raw_matcher, AddedTokenMatcher::Create(added, false, normalizer.get()));
-  TOKENIZER_ASSIGN_OR_RETURN(normalized_matcher, AddedTokenMatcher::Create(added, true, normalizer.get()));
+  TESSERA_ASSIGN_OR_RETURN(raw_matcher, AddedTokenMatcher::Create(added, false, normalizer.get()));
+  TESSERA_ASSIGN_OR_RETURN(normalized_matcher, AddedTokenMatcher::Create(added, true, normalizer.get()));
 
   int32_t highest = -1;
   for (const auto& [token, id] : model->vocabulary()) highest = std::max(highest, id);
@@ -106,13 +106,13 @@ absl::Status Tokenizer::Impl::AddTokens(const std::vector<AddedToken>& added, co
 
 // {"bos_token": "<s>", "eos_token": {"content": "</s>", ...}, ...}
 absl::Status Tokenizer::Impl::ReadConfig(const JsonView& json) {
-  TOKENIZER_RETURN_IF_ERROR(json.ExpectObject());
+  TESSERA_RETURN_IF_ERROR(json.ExpectObject());
   for (const auto& [key, value] : json.json().items()) {
     if (!absl::EndsWith(key, "_token")) continue;
     const JsonView view(value, absl::StrCat(json.path(), key));
     if (value.is_null() || value.is_boolean()) continue;  // add_bos_token and the like
     const JsonView content = value.is_object() ? view["content"] : view;
-    TOKENIZER_ASSIGN_OR_RETURN(std::string text, content.String());
+    TESSERA_ASSIGN_OR_RETURN(std::string text, content.String());
     std::optional<int32_t> id;
     if (const auto it = added_ids.find(text); it != added_ids.end()) {
       id = it->second;
@@ -132,10 +132,10 @@ absl::Status Tokenizer::Impl::ReadGenerationConfig(const JsonView& json) {
   if (eos.is_null()) return absl::OkStatus();
   std::vector<JsonView> list = {eos};
   if (eos.json().is_array()) {
-    TOKENIZER_ASSIGN_OR_RETURN(list, eos.Elements());
+    TESSERA_ASSIGN_OR_RETURN(list, eos.Elements());
   }
   for (const JsonView& entry : list) {
-    TOKENIZER_ASSIGN_OR_RETURN(const int64_t id, entry.Int(0, kMaxTokenId));
+    TESSERA_ASSIGN_OR_RETURN(const int64_t id, entry.Int(0, kMaxTokenId));
     eos_ids.push_back(static_cast<int32_t>(id));
   }
   return absl::OkStatus();
@@ -145,13 +145,13 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Finish(std::unique_p
                                                                    const JsonView& config,
                                                                    absl::string_view generation_config_json) {
   if (!config.is_null()) {
-    TOKENIZER_RETURN_IF_ERROR(InFile("tokenizer_config.json", impl->ReadConfig(config)));
+    TESSERA_RETURN_IF_ERROR(InFile("tokenizer_config.json", impl->ReadConfig(config)));
   }
   if (impl->eos_id) impl->eos_ids.push_back(*impl->eos_id);
   if (!generation_config_json.empty()) {
-    TOKENIZER_ASSIGN_OR_RETURN(const nlohmann::json document,
-                               JsonView::ParseDocument(generation_config_json, "generation_config.json"));
-    TOKENIZER_RETURN_IF_ERROR(
+    TESSERA_ASSIGN_OR_RETURN(const nlohmann::json document,
+                             JsonView::ParseDocument(generation_config_json, "generation_config.json"));
+    TESSERA_RETURN_IF_ERROR(
         InFile("generation_config.json", impl->ReadGenerationConfig(JsonView(document, ""))));
   }
   std::sort(impl->eos_ids.begin(), impl->eos_ids.end());
@@ -164,11 +164,11 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Parse(absl::string_v
                                                                   absl::string_view generation_config_json) {
   auto impl = std::make_unique<Impl>();
   {
-    TOKENIZER_ASSIGN_OR_RETURN(const nlohmann::json document,
-                               JsonView::ParseDocument(tokenizer_json, "tokenizer.json"));
-    TOKENIZER_RETURN_IF_ERROR(InFile("tokenizer.json", impl->Read(JsonView(document, ""))));
+    TESSERA_ASSIGN_OR_RETURN(const nlohmann::json document,
+                             JsonView::ParseDocument(tokenizer_json, "tokenizer.json"));
+    TESSERA_RETURN_IF_ERROR(InFile("tokenizer.json", impl->Read(JsonView(document, ""))));
   }
-  TOKENIZER_ASSIGN_OR_RETURN(const nlohmann::json config, ParseConfig(tokenizer_config_json));
+  TESSERA_ASSIGN_OR_RETURN(const nlohmann::json config, ParseConfig(tokenizer_config_json));
   return Finish(std::move(impl), JsonView(config, ""), generation_config_json);
 }
 
@@ -176,28 +176,28 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::ParseSentencePiece(
     absl::string_view tokenizer_model, absl::string_view tokenizer_config_json,
     absl::string_view generation_config_json) {
   auto impl = std::make_unique<Impl>();
-  TOKENIZER_ASSIGN_OR_RETURN(const nlohmann::json config, ParseConfig(tokenizer_config_json));
-  TOKENIZER_RETURN_IF_ERROR(
+  TESSERA_ASSIGN_OR_RETURN(const nlohmann::json config, ParseConfig(tokenizer_config_json));
+  TESSERA_RETURN_IF_ERROR(
       InFile("tokenizer.model", impl->ReadSentencePiece(tokenizer_model, JsonView(config, ""))));
   return Finish(std::move(impl), JsonView(config, ""), generation_config_json);
 }
 
 absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Load(const std::string& directory) {
-  TOKENIZER_ASSIGN_OR_RETURN(std::optional<std::string> file, ReadTextFile(directory + "/tokenizer.json"));
+  TESSERA_ASSIGN_OR_RETURN(std::optional<std::string> file, ReadTextFile(directory + "/tokenizer.json"));
   const bool is_json = file.has_value();
   if (!is_json) {
-    TOKENIZER_ASSIGN_OR_RETURN(file, ReadTextFile(directory + "/tokenizer.model"));
+    TESSERA_ASSIGN_OR_RETURN(file, ReadTextFile(directory + "/tokenizer.model"));
   }
   if (!file) {
     return absl::NotFoundError(absl::StrCat(directory, " has neither tokenizer.json nor tokenizer.model"));
   }
-  TOKENIZER_ASSIGN_OR_RETURN(std::optional<std::string> generation,
-                             ReadTextFile(directory + "/generation_config.json"));
+  TESSERA_ASSIGN_OR_RETURN(std::optional<std::string> generation,
+                           ReadTextFile(directory + "/generation_config.json"));
   // Without a generation_config.json, the model's config.json may name the EOS ids.
   if (!generation) {
-    TOKENIZER_ASSIGN_OR_RETURN(generation, ReadTextFile(directory + "/config.json"));
+    TESSERA_ASSIGN_OR_RETURN(generation, ReadTextFile(directory + "/config.json"));
   }
-  TOKENIZER_ASSIGN_OR_RETURN(const std::string config, GatherTokenizerConfig(directory));
+  TESSERA_ASSIGN_OR_RETURN(const std::string config, GatherTokenizerConfig(directory));
   auto result = is_json ? Parse(*file, config, generation.value_or(""))
                         : ParseSentencePiece(*file, config, generation.value_or(""));
   if (!result.ok())

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "server/tokenizer/status_macros.h"
+#include "server/status_macros.h"
 #include "server/tokenizer/tokenizer.h"
 #include "server/tokenizer/unicode.h"
 
@@ -33,6 +33,8 @@ struct UnigramScratch final : TokenModel::Scratch {
 };
 
 constexpr int32_t kUnknown = -1;
+// Bytes of a piece behind which its ids are appended as soon as they are certain.
+constexpr size_t kAppendAtOnce = 4096;
 
 }  // namespace
 
@@ -62,10 +64,10 @@ absl::StatusOr<std::unique_ptr<UnigramModel>> UnigramModel::FromJson(
   int64_t unk_id = -1;
   if (!json["unk_id"].is_null()) {
     if (pieces.empty()) return vocab.Error("the vocabulary is empty");
-    TOKENIZER_ASSIGN_OR_RETURN(unk_id, json["unk_id"].Int(0, static_cast<int64_t>(pieces.size()) - 1));
+    TESSERA_ASSIGN_OR_RETURN(unk_id, json["unk_id"].Int(0, static_cast<int64_t>(pieces.size()) - 1));
   }
   options.unk_score = lowest - kUnkPenalty;
-  TOKENIZER_ASSIGN_OR_RETURN(options.byte_fallback, json["byte_fallback"].BoolOr(false));
+  TESSERA_ASSIGN_OR_RETURN(options.byte_fallback, json["byte_fallback"].BoolOr(false));
   return Create(std::move(pieces), static_cast<int32_t>(unk_id), options);
 }
 
@@ -113,20 +115,58 @@ void UnigramModel::AppendUnknown(absl::string_view text, std::vector<int32_t>* i
   ids->push_back(*unk_id_);
 }
 
+void UnigramModel::AppendBestPath(absl::string_view piece, size_t begin, size_t end, const Scratch& scratch,
+                                  std::vector<int32_t>* ids) const {
+  const std::vector<Node>& nodes = static_cast<const UnigramScratch&>(scratch).nodes;
+  // Backwards, so that what is appended is in the wrong order at first.
+  const size_t before = ids->size();
+  const auto append_unknown = [&](size_t first, size_t last) {
+    const size_t start = ids->size();
+    AppendUnknown(piece.substr(first, last - first), ids);
+    std::reverse(ids->begin() + start, ids->end());
+  };
+  size_t unknown_end = 0;  // 0: no run of unknown characters is open
+  for (size_t at = end; at > begin; at -= nodes[at].length) {
+    const Node& node = nodes[at];
+    if (IsUnknown(node.id) && options_.fuse_unk) {
+      if (unknown_end == 0) unknown_end = at;
+      continue;
+    }
+    if (unknown_end != 0) append_unknown(at, unknown_end);
+    unknown_end = 0;
+    if (IsUnknown(node.id)) {
+      append_unknown(at - node.length, at);
+    } else {
+      ids->push_back(node.id);
+    }
+  }
+  if (unknown_end != 0) append_unknown(begin, unknown_end);
+  std::reverse(ids->begin() + before, ids->end());
+}
+
 template <typename Sum>
-absl::Status UnigramModel::Search(absl::string_view piece, Scratch* scratch,
+absl::Status UnigramModel::Search(absl::string_view piece, size_t enough, Scratch* scratch,
                                   std::vector<int32_t>* ids) const {
   std::vector<Node>& nodes = static_cast<UnigramScratch*>(scratch)->nodes;
-  nodes.assign(piece.size() + 1, Node{0, kUnknown, 0});
+  nodes.clear();
   size_t frontier = 0;  // how far ways have been found
   const auto offer = [&](size_t end, double sum, int32_t id, size_t length) {
     frontier = std::max(frontier, end);
+    if (nodes.size() <= end) nodes.resize(end + 1, Node{0, kUnknown, 0});
     Node& node = nodes[end];
     const auto rounded = static_cast<Sum>(sum);
     if (node.length != 0 && !(rounded > node.sum)) return;
     node = {rounded, id, static_cast<uint32_t>(length)};
   };
+  offer(0, 0, kUnknown, 0);
+  size_t done = 0;  // the ids up to here are appended
   for (size_t pos = 0; pos < piece.size();) {
+    // Where every way passes, and no run of unknown characters goes on, what comes later changes nothing before.
+    if (frontier == pos && pos - done >= kAppendAtOnce && !IsUnknown(nodes[pos].id)) {
+      AppendBestPath(piece, done, pos, *scratch, ids);
+      done = pos;
+      if (ids->size() > enough) return absl::OkStatus();
+    }
     if (options_.single_precision && std::abs(nodes[pos].sum) > kLargestSum) {
       const double offset = nodes[pos].sum;
       for (size_t i = pos; i <= frontier; ++i) nodes[i].sum = static_cast<Sum>(nodes[i].sum - offset);
@@ -148,38 +188,14 @@ absl::Status UnigramModel::Search(absl::string_view piece, Scratch* scratch,
     }
     pos += character;
   }
-  // Backwards along the best path, so that what is appended is in the wrong order at first.
-  const size_t before = ids->size();
-  const auto append_unknown = [&](size_t begin, size_t end) {
-    const size_t start = ids->size();
-    AppendUnknown(piece.substr(begin, end - begin), ids);
-    std::reverse(ids->begin() + start, ids->end());
-  };
-  size_t unknown_end = 0;  // 0: no run of unknown characters is open
-  for (size_t end = piece.size(); end > 0; end -= nodes[end].length) {
-    const Node& node = nodes[end];
-    // The unknown token itself, spelled out in a text, is as good as an unknown character.
-    const bool unknown = node.id == kUnknown || (unk_id_ && node.id == *unk_id_);
-    if (unknown && options_.fuse_unk) {
-      if (unknown_end == 0) unknown_end = end;
-      continue;
-    }
-    if (unknown_end != 0) append_unknown(end, unknown_end);
-    unknown_end = 0;
-    if (unknown) {
-      append_unknown(end - node.length, end);
-    } else {
-      ids->push_back(node.id);
-    }
-  }
-  if (unknown_end != 0) append_unknown(0, unknown_end);
-  std::reverse(ids->begin() + before, ids->end());
+  AppendBestPath(piece, done, piece.size(), *scratch, ids);
   return absl::OkStatus();
 }
 
-absl::Status UnigramModel::Encode(absl::string_view piece, Scratch* scratch,
+absl::Status UnigramModel::Encode(absl::string_view piece, size_t enough, Scratch* scratch,
                                   std::vector<int32_t>* ids) const {
-  return options_.single_precision ? Search<float>(piece, scratch, ids) : Search<double>(piece, scratch, ids);
+  return options_.single_precision ? Search<float>(piece, enough, scratch, ids)
+                                   : Search<double>(piece, enough, scratch, ids);
 }
 
 }  // namespace tessera

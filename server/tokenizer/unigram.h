@@ -44,12 +44,19 @@ class UnigramModel final : public TokenModel {
 
   std::unique_ptr<Scratch> NewScratch() const override;
   // Linear in the length of the piece.
-  absl::Status Encode(absl::string_view piece, Scratch* scratch, std::vector<int32_t>* ids) const override;
+  absl::Status Encode(absl::string_view piece, size_t enough, Scratch* scratch,
+                      std::vector<int32_t>* ids) const override;
 
  private:
   template <typename Sum>
-  absl::Status Search(absl::string_view piece, Scratch* scratch, std::vector<int32_t>* ids) const;
-  // The ids of text[begin, end), which the best path takes as unknown.
+  absl::Status Search(absl::string_view piece, size_t enough, Scratch* scratch,
+                      std::vector<int32_t>* ids) const;
+  // The ids of piece[begin, end) along the best path.
+  void AppendBestPath(absl::string_view piece, size_t begin, size_t end, const Scratch& scratch,
+                      std::vector<int32_t>* ids) const;
+  // Whether a node's id stands for unknown text. The unknown token itself, spelled out in a text, is no better.
+  bool IsUnknown(int32_t id) const { return id < 0 || (unk_id_ && id == *unk_id_); }
+  // The ids of `text`, which the best path takes as unknown.
   void AppendUnknown(absl::string_view text, std::vector<int32_t>* ids) const;
 
   Options options_;

@@ -5,9 +5,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "server/status_macros.h"
 #include "server/tokenizer/jinja/characters.h"
 #include "server/tokenizer/jinja/format.h"
-#include "server/tokenizer/status_macros.h"
 #include "server/tokenizer/unicode.h"
 
 namespace tessera::jinja {
@@ -68,7 +68,7 @@ absl::StatusOr<int64_t> ToInteger(const Value& value, absl::string_view what) {
 
 absl::StatusOr<Text> ToString(Interpreter* in, const Value& value) {
   Text text = ToText(value);
-  TOKENIZER_RETURN_IF_ERROR(in->ChargeSteps(text.size() / 16));
+  TESSERA_RETURN_IF_ERROR(in->ChargeSteps(text.size() / 16));
   return text;
 }
 
@@ -142,8 +142,8 @@ absl::StatusOr<Value> Replace(Interpreter* in, const Text& text, const Text& fro
       found.push_back(pos);
     }
   }
-  TOKENIZER_RETURN_IF_ERROR(in->ChargeSteps(found.size()));
-  TOKENIZER_RETURN_IF_ERROR(in->ChargeBytes(text.size() + found.size() * to.size()));
+  TESSERA_RETURN_IF_ERROR(in->ChargeSteps(found.size()));
+  TESSERA_RETURN_IF_ERROR(in->ChargeBytes(text.size() + found.size() * to.size()));
   Text out;
   size_t done = 0;
   for (const size_t at : found) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "server/tokenizer/status_macros.h"
+#include "server/status_macros.h"
 
 namespace tessera::jinja {
 
@@ -72,7 +72,7 @@ absl::Status ExpressionParser::CheckDepth() const {
 
 ExpressionParser::Result ExpressionParser::Expression(bool with_condition) {
   const Level level(this);
-  TOKENIZER_RETURN_IF_ERROR(CheckDepth());
+  TESSERA_RETURN_IF_ERROR(CheckDepth());
   return with_condition ? Condition() : Or();
 }
 
@@ -85,7 +85,7 @@ ExpressionParser::Result ExpressionParser::ExpressionOrTuple(bool with_condition
   ExprPtr tuple = New(Expr::Kind::kTuple);
   bool has_comma = false;
   while (!at_end()) {
-    TOKENIZER_ASSIGN_OR_RETURN(ExprPtr item, Expression(with_condition));
+    TESSERA_ASSIGN_OR_RETURN(ExprPtr item, Expression(with_condition));
     tuple->args.push_back(std::move(item));
     if (!SkipOperator(",")) break;
     has_comma = true;
@@ -98,12 +98,12 @@ ExpressionParser::Result ExpressionParser::ExpressionOrTuple(bool with_condition
 absl::StatusOr<Target> ExpressionParser::AssignmentTarget(bool allow_attribute) {
   const auto one = [&]() -> absl::StatusOr<Target> {
     Target t;
-    TOKENIZER_ASSIGN_OR_RETURN(t.name, ExpectName());
+    TESSERA_ASSIGN_OR_RETURN(t.name, ExpectName());
     for (const char* reserved : {"true", "false", "none", "True", "False", "None"}) {
       if (t.name == reserved) return Error(absl::StrCat("cannot assign to '", t.name, "'"));
     }
     if (allow_attribute && SkipOperator(".")) {
-      TOKENIZER_ASSIGN_OR_RETURN(t.attribute, ExpectName());
+      TESSERA_ASSIGN_OR_RETURN(t.attribute, ExpectName());
     }
     return t;
   };
@@ -111,12 +111,12 @@ absl::StatusOr<Target> ExpressionParser::AssignmentTarget(bool allow_attribute) 
   bool has_comma = false;
   const bool parenthesis = SkipOperator("(");
   while (Current().kind == Token::kName && !IsName("in")) {
-    TOKENIZER_ASSIGN_OR_RETURN(Target part, one());
+    TESSERA_ASSIGN_OR_RETURN(Target part, one());
     tuple.parts.push_back(std::move(part));
     if (!SkipOperator(",")) break;
     has_comma = true;
   }
-  if (parenthesis) TOKENIZER_RETURN_IF_ERROR(ExpectOperator(")"));
+  if (parenthesis) TESSERA_RETURN_IF_ERROR(ExpectOperator(")"));
   if (tuple.parts.empty())
     return Error(absl::StrCat("expected a name to assign to, got ", Describe(Current())));
   if (!has_comma) return std::move(tuple.parts[0]);
@@ -124,14 +124,14 @@ absl::StatusOr<Target> ExpressionParser::AssignmentTarget(bool allow_attribute) 
 }
 
 ExpressionParser::Result ExpressionParser::Condition() {
-  TOKENIZER_ASSIGN_OR_RETURN(ExprPtr value, Or());
+  TESSERA_ASSIGN_OR_RETURN(ExprPtr value, Or());
   while (IsName("if")) {
     ExprPtr node = New(Expr::Kind::kCondition);
     Next();
-    TOKENIZER_ASSIGN_OR_RETURN(ExprPtr condition, Or());
+    TESSERA_ASSIGN_OR_RETURN(ExprPtr condition, Or());
     ExprPtr otherwise;
     if (SkipName("else")) {
-      TOKENIZER_ASSIGN_OR_RETURN(otherwise, Expression());
+      TESSERA_ASSIGN_OR_RETURN(otherwise, Expression());
     }
     node->args.push_back(std::move(value));
     node->args.push_back(std::move(condition));
@@ -142,24 +142,24 @@ ExpressionParser::Result ExpressionParser::Condition() {
 }
 
 ExpressionParser::Result ExpressionParser::Or() {
-  TOKENIZER_ASSIGN_OR_RETURN(ExprPtr first, And());
+  TESSERA_ASSIGN_OR_RETURN(ExprPtr first, And());
   if (!IsName("or")) return first;
   ExprPtr node = New(Expr::Kind::kOr);
   node->args.push_back(std::move(first));
   while (SkipName("or")) {
-    TOKENIZER_ASSIGN_OR_RETURN(ExprPtr next, And());
+    TESSERA_ASSIGN_OR_RETURN(ExprPtr next, And());
     node->args.push_back(std::move(next));
   }
   return node;
 }
 
 ExpressionParser::Result ExpressionParser::And() {
-  TOKENIZER_ASSIGN_OR_RETURN(ExprPtr first, Not());
+  TESSERA_ASSIGN_OR_RETURN(ExprPtr first, Not());
   if (!IsName("and")) return first;
   ExprPtr node = New(Expr::Kind::kAnd);
   node->args.push_back(std::move(first));
   while (SkipName("and")) {
-    TOKENIZER_ASSIGN_OR_RETURN(ExprPtr next, Not());
+    TESSERA_ASSIGN_OR_RETURN(ExprPtr next, Not());
     node->args.push_back(std::move(next));
   }
   return node;
@@ -168,16 +168,16 @@ ExpressionParser::Result ExpressionParser::And() {
 ExpressionParser::Result ExpressionParser::Not() {
   if (!IsName("not")) return Compare();
   const Level level(this);
-  TOKENIZER_RETURN_IF_ERROR(CheckDepth());
+  TESSERA_RETURN_IF_ERROR(CheckDepth());
   ExprPtr node = New(Expr::Kind::kNot);
   Next();
-  TOKENIZER_ASSIGN_OR_RETURN(ExprPtr operand, Not());
+  TESSERA_ASSIGN_OR_RETURN(ExprPtr operand, Not());
   node->args.push_back(std::move(operand));
   return node;
 }
 
 ExpressionParser::Result ExpressionParser::Compare() {
-  TOKENIZER_ASSIGN_OR_RETURN(ExprPtr first, Sum());
+  TESSERA_ASSIGN_OR_RETURN(ExprPtr first, Sum());
   ExprPtr node;
   while (true) {
     std::string op;
@@ -199,7 +199,7 @@ ExpressionParser::Result ExpressionParser::Compare() {
       node->args.push_back(std::move(first));
     }
     node->operators.push_back(std::move(op));
-    TOKENIZER_ASSIGN_OR_RETURN(ExprPtr operand, Sum());
+    TESSERA_ASSIGN_OR_RETURN(ExprPtr operand, Sum());
     node->args.push_back(std::move(operand));
   }
   return node == nullptr ? std::move(first) : std::move(node);
@@ -208,12 +208,12 @@ ExpressionParser::Result ExpressionParser::Compare() {
 // Left-associative chains become left-deep trees; their length is bounded as their evaluation recurses.
 #define TESSERA_JINJA_BINARY(method, operand, condition)                       \
   ExpressionParser::Result ExpressionParser::method() {                        \
-    TOKENIZER_ASSIGN_OR_RETURN(ExprPtr left, operand);                         \
+    TESSERA_ASSIGN_OR_RETURN(ExprPtr left, operand);                           \
     for (size_t n = 0; condition; ++n) {                                       \
       if (n > kMaxChain) return Error("too many operators in one expression"); \
       ExprPtr node = New(Expr::Kind::kBinary);                                 \
       node->name = Next().text;                                                \
-      TOKENIZER_ASSIGN_OR_RETURN(ExprPtr right, operand);                      \
+      TESSERA_ASSIGN_OR_RETURN(ExprPtr right, operand);                        \
       node->args.push_back(std::move(left));                                   \
       node->args.push_back(std::move(right));                                  \
       left = std::move(node);                                                  \
@@ -228,12 +228,12 @@ TESSERA_JINJA_BINARY(Power, Unary(true), IsOperator("**"))
 #undef TESSERA_JINJA_BINARY
 
 ExpressionParser::Result ExpressionParser::Concat() {
-  TOKENIZER_ASSIGN_OR_RETURN(ExprPtr first, Product());
+  TESSERA_ASSIGN_OR_RETURN(ExprPtr first, Product());
   if (!IsOperator("~")) return first;
   ExprPtr node = New(Expr::Kind::kConcat);
   node->args.push_back(std::move(first));
   while (SkipOperator("~")) {
-    TOKENIZER_ASSIGN_OR_RETURN(ExprPtr next, Product());
+    TESSERA_ASSIGN_OR_RETURN(ExprPtr next, Product());
     node->args.push_back(std::move(next));
   }
   return node;
@@ -241,17 +241,17 @@ ExpressionParser::Result ExpressionParser::Concat() {
 
 ExpressionParser::Result ExpressionParser::Unary(bool with_filters) {
   const Level level(this);
-  TOKENIZER_RETURN_IF_ERROR(CheckDepth());
+  TESSERA_RETURN_IF_ERROR(CheckDepth());
   ExprPtr node;
   if (IsOperator("-") || IsOperator("+")) {
     node = New(IsOperator("-") ? Expr::Kind::kNegative : Expr::Kind::kPositive);
     Next();
-    TOKENIZER_ASSIGN_OR_RETURN(ExprPtr operand, Unary(false));
+    TESSERA_ASSIGN_OR_RETURN(ExprPtr operand, Unary(false));
     node->args.push_back(std::move(operand));
   } else {
-    TOKENIZER_ASSIGN_OR_RETURN(node, Primary());
+    TESSERA_ASSIGN_OR_RETURN(node, Primary());
   }
-  TOKENIZER_ASSIGN_OR_RETURN(node, Postfix(std::move(node)));
+  TESSERA_ASSIGN_OR_RETURN(node, Postfix(std::move(node)));
   if (!with_filters) return node;
   return FiltersAndTests(std::move(node));
 }
@@ -300,8 +300,8 @@ ExpressionParser::Result ExpressionParser::Parenthesized() {
     Next();
     return New(Expr::Kind::kTuple);
   }
-  TOKENIZER_ASSIGN_OR_RETURN(ExprPtr node, ExpressionOrTuple());
-  TOKENIZER_RETURN_IF_ERROR(ExpectOperator(")"));
+  TESSERA_ASSIGN_OR_RETURN(ExprPtr node, ExpressionOrTuple());
+  TESSERA_RETURN_IF_ERROR(ExpectOperator(")"));
   return node;
 }
 
@@ -309,9 +309,9 @@ ExpressionParser::Result ExpressionParser::ListLiteral() {
   ExprPtr node = New(Expr::Kind::kList);
   Next();
   while (!IsOperator("]")) {
-    if (!node->args.empty()) TOKENIZER_RETURN_IF_ERROR(ExpectOperator(","));
+    if (!node->args.empty()) TESSERA_RETURN_IF_ERROR(ExpectOperator(","));
     if (IsOperator("]")) break;
-    TOKENIZER_ASSIGN_OR_RETURN(ExprPtr item, Expression());
+    TESSERA_ASSIGN_OR_RETURN(ExprPtr item, Expression());
     node->args.push_back(std::move(item));
   }
   Next();
@@ -322,11 +322,11 @@ ExpressionParser::Result ExpressionParser::DictLiteral() {
   ExprPtr node = New(Expr::Kind::kDict);
   Next();
   while (!IsOperator("}")) {
-    if (!node->args.empty()) TOKENIZER_RETURN_IF_ERROR(ExpectOperator(","));
+    if (!node->args.empty()) TESSERA_RETURN_IF_ERROR(ExpectOperator(","));
     if (IsOperator("}")) break;
-    TOKENIZER_ASSIGN_OR_RETURN(ExprPtr key, Expression());
-    TOKENIZER_RETURN_IF_ERROR(ExpectOperator(":"));
-    TOKENIZER_ASSIGN_OR_RETURN(ExprPtr value, Expression());
+    TESSERA_ASSIGN_OR_RETURN(ExprPtr key, Expression());
+    TESSERA_RETURN_IF_ERROR(ExpectOperator(":"));
+    TESSERA_ASSIGN_OR_RETURN(ExprPtr value, Expression());
     node->args.push_back(std::move(key));
     node->args.push_back(std::move(value));
   }

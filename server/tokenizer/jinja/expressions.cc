@@ -4,11 +4,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "server/status_macros.h"
 #include "server/tokenizer/jinja/builtins.h"
 #include "server/tokenizer/jinja/characters.h"
 #include "server/tokenizer/jinja/format.h"
 #include "server/tokenizer/jinja/interpreter.h"
-#include "server/tokenizer/status_macros.h"
 #include "server/tokenizer/unicode.h"
 
 namespace tessera::jinja {
@@ -83,7 +83,7 @@ absl::StatusOr<Value> Interpreter::GetItem(const Value& value, const Value& key)
       return s->items[index];
     }
   } else if (const Text* text = value.text(); text != nullptr && key.is_integral()) {
-    TOKENIZER_RETURN_IF_ERROR(ChargeSteps(text->size() / 16));
+    TESSERA_RETURN_IF_ERROR(ChargeSteps(text->size() / 16));
     const std::vector<size_t> offsets = CharacterOffsets(*text);
     if (Index(key.AsInt(), offsets.size() - 1, &index))
       return Value::Str(text->Substr(offsets[index], offsets[index + 1]));
@@ -93,7 +93,7 @@ absl::StatusOr<Value> Interpreter::GetItem(const Value& value, const Value& key)
     if (value.ns() != nullptr) {
       if (const Value* found = value.ns()->attributes.Find(key)) return *found;
     }
-    TOKENIZER_ASSIGN_OR_RETURN(Value method, FindMethod(value, key.text()->view()));
+    TESSERA_ASSIGN_OR_RETURN(Value method, FindMethod(value, key.text()->view()));
     if (!method.is_undefined()) return method;
   }
   return Missing(value, key);
@@ -103,7 +103,7 @@ absl::StatusOr<Value> Interpreter::GetAttribute(const Value& value, absl::string
   if (value.is_undefined()) return value.UndefinedError();
   if (value.loop() != nullptr) return LoopAttribute(value, name);
   // A method goes before a key: `message.items` is the method.
-  TOKENIZER_ASSIGN_OR_RETURN(Value method, FindMethod(value, name));
+  TESSERA_ASSIGN_OR_RETURN(Value method, FindMethod(value, name));
   if (!method.is_undefined()) return method;
   const Dict* dict = value.ns() != nullptr ? &value.ns()->attributes : value.dict();
   if (dict != nullptr) {
@@ -136,19 +136,19 @@ absl::StatusOr<bool> Interpreter::ApplyTest(absl::string_view name, const Value&
 absl::StatusOr<Arguments> Interpreter::EvaluateArguments(const Expr& e, size_t first) {
   Arguments out;
   for (size_t i = first; i < e.args.size(); ++i) {
-    TOKENIZER_ASSIGN_OR_RETURN(Value value, Evaluate(*e.args[i]));
+    TESSERA_ASSIGN_OR_RETURN(Value value, Evaluate(*e.args[i]));
     out.positional.push_back(std::move(value));
   }
   for (const NamedExpr& named : e.named) {
-    TOKENIZER_ASSIGN_OR_RETURN(Value value, Evaluate(*named.value));
+    TESSERA_ASSIGN_OR_RETURN(Value value, Evaluate(*named.value));
     if (named.name == "*") {
-      TOKENIZER_ASSIGN_OR_RETURN(const std::shared_ptr<const Sequence> items, Iterate(value));
-      TOKENIZER_RETURN_IF_ERROR(ChargeSteps(items->items.size()));
+      TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<const Sequence> items, Iterate(value));
+      TESSERA_RETURN_IF_ERROR(ChargeSteps(items->items.size()));
       out.positional.insert(out.positional.end(), items->items.begin(), items->items.end());
     } else if (named.name == "**") {
       if (value.dict() == nullptr)
         return TemplateError(absl::StrCat("argument after ** must be a mapping, not ", value.type_name()));
-      TOKENIZER_RETURN_IF_ERROR(ChargeSteps(value.dict()->entries().size()));
+      TESSERA_RETURN_IF_ERROR(ChargeSteps(value.dict()->entries().size()));
       for (const Dict::Entry& entry : value.dict()->entries()) {
         if (!entry.key.is_string()) return TemplateError("keywords must be strings");
         out.named.emplace_back(entry.key.text()->bytes(), entry.value);
@@ -161,8 +161,8 @@ absl::StatusOr<Arguments> Interpreter::EvaluateArguments(const Expr& e, size_t f
 }
 
 absl::StatusOr<Value> Interpreter::EvaluateCall(const Expr& e, const Value* caller) {
-  TOKENIZER_ASSIGN_OR_RETURN(const Value callee, Evaluate(*e.args[0]));
-  TOKENIZER_ASSIGN_OR_RETURN(Arguments arguments, EvaluateArguments(e, 1));
+  TESSERA_ASSIGN_OR_RETURN(const Value callee, Evaluate(*e.args[0]));
+  TESSERA_ASSIGN_OR_RETURN(Arguments arguments, EvaluateArguments(e, 1));
   if (caller != nullptr) arguments.named.emplace_back("caller", *caller);
   return Call(callee, arguments);
 }
@@ -173,9 +173,9 @@ absl::StatusOr<Value> Interpreter::EvaluateFilter(const Expr& e, const Value* bl
   if (e.args[0] == nullptr) {
     input = *block;
   } else {
-    TOKENIZER_ASSIGN_OR_RETURN(input, EvaluateFilter(*e.args[0], block));
+    TESSERA_ASSIGN_OR_RETURN(input, EvaluateFilter(*e.args[0], block));
   }
-  TOKENIZER_ASSIGN_OR_RETURN(const Arguments arguments, EvaluateArguments(e, 1));
+  TESSERA_ASSIGN_OR_RETURN(const Arguments arguments, EvaluateArguments(e, 1));
   return ApplyFilter(e.name, input, arguments);
 }
 
@@ -188,27 +188,27 @@ absl::StatusOr<Value> Interpreter::EvaluateInner(const Expr& e) {
       return Lookup(e.name);
     case Expr::Kind::kList:
     case Expr::Kind::kTuple: {
-      TOKENIZER_ASSIGN_OR_RETURN(Arguments items, EvaluateArguments(e, 0));
+      TESSERA_ASSIGN_OR_RETURN(Arguments items, EvaluateArguments(e, 0));
       return Value::List(std::move(items.positional),
                          e.kind == Expr::Kind::kList ? Sequence::Kind::kList : Sequence::Kind::kTuple);
     }
     case Expr::Kind::kDict: {
       Dict dict;
       for (size_t i = 0; i + 1 < e.args.size(); i += 2) {
-        TOKENIZER_ASSIGN_OR_RETURN(const Value key, operand(i));
-        TOKENIZER_ASSIGN_OR_RETURN(const Value value, operand(i + 1));
+        TESSERA_ASSIGN_OR_RETURN(const Value key, operand(i));
+        TESSERA_ASSIGN_OR_RETURN(const Value value, operand(i + 1));
         if (!dict.Set(key, value))
           return TemplateError(absl::StrCat("unhashable type: '", key.type_name(), "'"));
       }
       return Value::FromDict(std::move(dict));
     }
     case Expr::Kind::kAttribute: {
-      TOKENIZER_ASSIGN_OR_RETURN(const Value object, operand(0));
+      TESSERA_ASSIGN_OR_RETURN(const Value object, operand(0));
       return GetAttribute(object, e.name);
     }
     case Expr::Kind::kItem: {
-      TOKENIZER_ASSIGN_OR_RETURN(const Value object, operand(0));
-      TOKENIZER_ASSIGN_OR_RETURN(const Value key, operand(1));
+      TESSERA_ASSIGN_OR_RETURN(const Value object, operand(0));
+      TESSERA_ASSIGN_OR_RETURN(const Value key, operand(1));
       return GetItem(object, key);
     }
     case Expr::Kind::kSlice:
@@ -218,13 +218,13 @@ absl::StatusOr<Value> Interpreter::EvaluateInner(const Expr& e) {
     case Expr::Kind::kFilter:
       return EvaluateFilter(e, nullptr);
     case Expr::Kind::kTest: {
-      TOKENIZER_ASSIGN_OR_RETURN(const Value value, operand(0));
-      TOKENIZER_ASSIGN_OR_RETURN(const Arguments arguments, EvaluateArguments(e, 1));
-      TOKENIZER_ASSIGN_OR_RETURN(const bool result, ApplyTest(e.name, value, arguments));
+      TESSERA_ASSIGN_OR_RETURN(const Value value, operand(0));
+      TESSERA_ASSIGN_OR_RETURN(const Arguments arguments, EvaluateArguments(e, 1));
+      TESSERA_ASSIGN_OR_RETURN(const bool result, ApplyTest(e.name, value, arguments));
       return Value::Bool(result);
     }
     case Expr::Kind::kCondition: {
-      TOKENIZER_ASSIGN_OR_RETURN(const Value condition, operand(1));
+      TESSERA_ASSIGN_OR_RETURN(const Value condition, operand(1));
       if (condition.Truthy()) return operand(0);
       if (e.args[2] != nullptr) return operand(2);
       return Value::MakeUndefined(
@@ -233,32 +233,32 @@ absl::StatusOr<Value> Interpreter::EvaluateInner(const Expr& e) {
     case Expr::Kind::kAnd:
     case Expr::Kind::kOr:
       for (size_t i = 0; i + 1 < e.args.size(); ++i) {
-        TOKENIZER_ASSIGN_OR_RETURN(Value value, operand(i));
+        TESSERA_ASSIGN_OR_RETURN(Value value, operand(i));
         if (value.Truthy() == (e.kind == Expr::Kind::kOr)) return value;
       }
       return operand(e.args.size() - 1);
     case Expr::Kind::kNot: {
-      TOKENIZER_ASSIGN_OR_RETURN(const Value value, operand(0));
+      TESSERA_ASSIGN_OR_RETURN(const Value value, operand(0));
       return Value::Bool(!value.Truthy());
     }
     case Expr::Kind::kCompare:
       return EvaluateCompare(e);
     case Expr::Kind::kBinary: {
-      TOKENIZER_ASSIGN_OR_RETURN(const Value a, operand(0));
-      TOKENIZER_ASSIGN_OR_RETURN(const Value b, operand(1));
+      TESSERA_ASSIGN_OR_RETURN(const Value a, operand(0));
+      TESSERA_ASSIGN_OR_RETURN(const Value b, operand(1));
       return Binary(e.name, a, b);
     }
     case Expr::Kind::kConcat: {
       Text text;
       for (size_t i = 0; i < e.args.size(); ++i) {
-        TOKENIZER_ASSIGN_OR_RETURN(const Value part, operand(i));
+        TESSERA_ASSIGN_OR_RETURN(const Value part, operand(i));
         text.Append(ToText(part));
       }
       return MakeString(std::move(text));
     }
     case Expr::Kind::kNegative:
     case Expr::Kind::kPositive: {
-      TOKENIZER_ASSIGN_OR_RETURN(const Value value, operand(0));
+      TESSERA_ASSIGN_OR_RETURN(const Value value, operand(0));
       if (value.is_undefined()) return value.UndefinedError();
       if (!value.is_number())
         return TemplateError(absl::StrCat("bad operand type for unary operator: '", value.type_name(), "'"));
@@ -272,20 +272,20 @@ absl::StatusOr<Value> Interpreter::EvaluateInner(const Expr& e) {
 }
 
 absl::StatusOr<Value> Interpreter::EvaluateCompare(const Expr& e) {
-  TOKENIZER_ASSIGN_OR_RETURN(Value left, Evaluate(*e.args[0]));
+  TESSERA_ASSIGN_OR_RETURN(Value left, Evaluate(*e.args[0]));
   for (size_t i = 0; i < e.operators.size(); ++i) {
-    TOKENIZER_ASSIGN_OR_RETURN(Value right, Evaluate(*e.args[i + 1]));
+    TESSERA_ASSIGN_OR_RETURN(Value right, Evaluate(*e.args[i + 1]));
     const std::string& op = e.operators[i];
     bool result = false;
     if (op == "==" || op == "!=") {
       result = Equal(left, right) == (op == "==");
     } else if (op == "in" || op == "not in") {
-      TOKENIZER_ASSIGN_OR_RETURN(result, Contains(right, left));
+      TESSERA_ASSIGN_OR_RETURN(result, Contains(right, left));
       result = result == (op == "in");
     } else if (op == "<" || op == ">") {
-      TOKENIZER_ASSIGN_OR_RETURN(result, op == "<" ? Less(left, right) : Less(right, left));
+      TESSERA_ASSIGN_OR_RETURN(result, op == "<" ? Less(left, right) : Less(right, left));
     } else {
-      TOKENIZER_ASSIGN_OR_RETURN(result, op == "<=" ? Less(left, right) : Less(right, left));
+      TESSERA_ASSIGN_OR_RETURN(result, op == "<=" ? Less(left, right) : Less(right, left));
       result = result || Equal(left, right);
     }
     if (!result) return Value::Bool(false);
@@ -301,15 +301,15 @@ absl::StatusOr<bool> Interpreter::Contains(const Value& container, const Value& 
       return TemplateError(
           absl::StrCat("'in <string>' requires string as left operand, not ", item.type_name()));
     }
-    TOKENIZER_RETURN_IF_ERROR(ChargeSteps(text->size() / 16));
+    TESSERA_RETURN_IF_ERROR(ChargeSteps(text->size() / 16));
     return absl::StrContains(text->view(), item.text()->view());
   }
   if (const Dict* dict = container.dict()) return dict->Find(item) != nullptr;
   if (container.sequence() == nullptr && !container.is_undefined()) {
     return TemplateError(absl::StrCat("argument of type '", container.type_name(), "' is not iterable"));
   }
-  TOKENIZER_ASSIGN_OR_RETURN(const std::shared_ptr<const Sequence> items, Iterate(container));
-  TOKENIZER_RETURN_IF_ERROR(ChargeSteps(items->items.size()));
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<const Sequence> items, Iterate(container));
+  TESSERA_RETURN_IF_ERROR(ChargeSteps(items->items.size()));
   return std::any_of(items->items.begin(), items->items.end(),
                      [&](const Value& v) { return Equal(v, item); });
 }

@@ -6,8 +6,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "server/status_macros.h"
 #include "server/tokenizer/jinja/builtins.h"
-#include "server/tokenizer/status_macros.h"
 
 namespace tessera::jinja {
 namespace {
@@ -18,12 +18,12 @@ bool ParseDouble(absl::string_view text, double* out) {
 }
 
 absl::StatusOr<Value> IntFilter(Interpreter*, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("int", a, {"default", "base"}));
+  TESSERA_ASSIGN_OR_RETURN(const auto args, Bind("int", a, {"default", "base"}));
   if (v.is_undefined()) return v.UndefinedError();
   const Value absent = args[0].value_or(Value::Int(0));
   int64_t base = 10;
   if (args[1]) {
-    TOKENIZER_ASSIGN_OR_RETURN(base, ToInteger(*args[1], "base"));
+    TESSERA_ASSIGN_OR_RETURN(base, ToInteger(*args[1], "base"));
   }
   double d = 0;
   if (v.is_integral()) return Value::Int(v.AsInt());
@@ -44,7 +44,7 @@ absl::StatusOr<Value> IntFilter(Interpreter*, const Value& v, const Arguments& a
 }
 
 absl::StatusOr<Value> FloatFilter(Interpreter*, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("float", a, {"default"}));
+  TESSERA_ASSIGN_OR_RETURN(const auto args, Bind("float", a, {"default"}));
   if (v.is_undefined()) return v.UndefinedError();
   double d = 0;
   if (v.is_number()) return Value::Float(v.AsDouble());
@@ -53,7 +53,7 @@ absl::StatusOr<Value> FloatFilter(Interpreter*, const Value& v, const Arguments&
 }
 
 absl::StatusOr<Value> AbsFilter(Interpreter* in, const Value& v, const Arguments& a) {
-  TOKENIZER_RETURN_IF_ERROR(Bind("abs", a, {}).status());
+  TESSERA_RETURN_IF_ERROR(Bind("abs", a, {}).status());
   if (v.is_undefined()) return v.UndefinedError();
   if (!v.is_number()) return TemplateError(absl::StrCat("bad operand type for abs(): '", v.type_name(), "'"));
   if (v.is_float()) return Value::Float(std::abs(v.AsDouble()));
@@ -76,16 +76,16 @@ double RoundHalfEven(double x, int64_t digits) {
 }
 
 absl::StatusOr<Value> RoundFilter(Interpreter*, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("round", a, {"precision", "method"}));
+  TESSERA_ASSIGN_OR_RETURN(const auto args, Bind("round", a, {"precision", "method"}));
   if (v.is_undefined()) return v.UndefinedError();
   if (!v.is_number()) return TemplateError(absl::StrCat("type ", v.type_name(), " cannot be rounded"));
   int64_t precision = 0;
   if (args[0]) {
-    TOKENIZER_ASSIGN_OR_RETURN(precision, ToInteger(*args[0], "precision"));
+    TESSERA_ASSIGN_OR_RETURN(precision, ToInteger(*args[0], "precision"));
   }
   std::string method = "common";
   if (args[1]) {
-    TOKENIZER_ASSIGN_OR_RETURN(const Text given, ExpectString(*args[1], "method"));
+    TESSERA_ASSIGN_OR_RETURN(const Text given, ExpectString(*args[1], "method"));
     method = given.bytes();
   }
   if (method == "common") {

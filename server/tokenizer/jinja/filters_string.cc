@@ -5,10 +5,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "server/status_macros.h"
 #include "server/tokenizer/jinja/builtins.h"
 #include "server/tokenizer/jinja/characters.h"
 #include "server/tokenizer/jinja/format.h"
-#include "server/tokenizer/status_macros.h"
 #include "server/tokenizer/unicode.h"
 
 namespace tessera::jinja {
@@ -17,27 +17,27 @@ namespace {
 constexpr int64_t kMaxPadding = 10'000;
 
 absl::StatusOr<Value> UpperFilter(Interpreter* in, const Value& v, const Arguments& a) {
-  TOKENIZER_RETURN_IF_ERROR(Bind("upper", a, {}).status());
-  TOKENIZER_ASSIGN_OR_RETURN(const Text text, ToString(in, v));
+  TESSERA_RETURN_IF_ERROR(Bind("upper", a, {}).status());
+  TESSERA_ASSIGN_OR_RETURN(const Text text, ToString(in, v));
   return in->MakeString(Upper(text));
 }
 
 absl::StatusOr<Value> LowerFilter(Interpreter* in, const Value& v, const Arguments& a) {
-  TOKENIZER_RETURN_IF_ERROR(Bind("lower", a, {}).status());
-  TOKENIZER_ASSIGN_OR_RETURN(const Text text, ToString(in, v));
+  TESSERA_RETURN_IF_ERROR(Bind("lower", a, {}).status());
+  TESSERA_ASSIGN_OR_RETURN(const Text text, ToString(in, v));
   return in->MakeString(Lower(text));
 }
 
 absl::StatusOr<Value> CapitalizeFilter(Interpreter* in, const Value& v, const Arguments& a) {
-  TOKENIZER_RETURN_IF_ERROR(Bind("capitalize", a, {}).status());
-  TOKENIZER_ASSIGN_OR_RETURN(const Text text, ToString(in, v));
+  TESSERA_RETURN_IF_ERROR(Bind("capitalize", a, {}).status());
+  TESSERA_ASSIGN_OR_RETURN(const Text text, ToString(in, v));
   return in->MakeString(Capitalize(text));
 }
 
 // Jinja's, which is not str.title: words begin behind blanks, hyphens and opening brackets.
 absl::StatusOr<Value> TitleFilter(Interpreter* in, const Value& v, const Arguments& a) {
-  TOKENIZER_RETURN_IF_ERROR(Bind("title", a, {}).status());
-  TOKENIZER_ASSIGN_OR_RETURN(const Text text, ToString(in, v));
+  TESSERA_RETURN_IF_ERROR(Bind("title", a, {}).status());
+  TESSERA_ASSIGN_OR_RETURN(const Text text, ToString(in, v));
   Text out;
   const absl::string_view all = text.view();
   const auto separates = [](char32_t c) {
@@ -60,38 +60,38 @@ absl::StatusOr<Value> TitleFilter(Interpreter* in, const Value& v, const Argumen
 }
 
 absl::StatusOr<Value> TrimFilter(Interpreter* in, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("trim", a, {"chars"}));
-  TOKENIZER_ASSIGN_OR_RETURN(const Text text, ToString(in, v));
+  TESSERA_ASSIGN_OR_RETURN(const auto args, Bind("trim", a, {"chars"}));
+  TESSERA_ASSIGN_OR_RETURN(const Text text, ToString(in, v));
   std::optional<std::string> characters;
   if (args[0] && !args[0]->is_none()) {
-    TOKENIZER_ASSIGN_OR_RETURN(const Text given, ExpectString(*args[0], "chars"));
+    TESSERA_ASSIGN_OR_RETURN(const Text given, ExpectString(*args[0], "chars"));
     characters = given.bytes();
   }
   return in->MakeString(Strip(text, characters, true, true));
 }
 
 absl::StatusOr<Value> ReplaceFilter(Interpreter* in, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("replace", a, {"old", "new", "count"}));
+  TESSERA_ASSIGN_OR_RETURN(const auto args, Bind("replace", a, {"old", "new", "count"}));
   if (!args[0] || !args[1]) return TemplateError("replace takes what to replace and what with");
-  TOKENIZER_ASSIGN_OR_RETURN(const Text text, ToString(in, v));
-  TOKENIZER_ASSIGN_OR_RETURN(const Text from, ToString(in, *args[0]));
-  TOKENIZER_ASSIGN_OR_RETURN(const Text to, ToString(in, *args[1]));
+  TESSERA_ASSIGN_OR_RETURN(const Text text, ToString(in, v));
+  TESSERA_ASSIGN_OR_RETURN(const Text from, ToString(in, *args[0]));
+  TESSERA_ASSIGN_OR_RETURN(const Text to, ToString(in, *args[1]));
   int64_t count = -1;
   if (args[2] && !args[2]->is_none()) {
-    TOKENIZER_ASSIGN_OR_RETURN(count, ToInteger(*args[2], "count"));
+    TESSERA_ASSIGN_OR_RETURN(count, ToInteger(*args[2], "count"));
   }
   return Replace(in, text, from, to, count);
 }
 
 absl::StatusOr<Value> StringFilter(Interpreter* in, const Value& v, const Arguments& a) {
-  TOKENIZER_RETURN_IF_ERROR(Bind("string", a, {}).status());
-  TOKENIZER_ASSIGN_OR_RETURN(Text text, ToString(in, v));
+  TESSERA_RETURN_IF_ERROR(Bind("string", a, {}).status());
+  TESSERA_ASSIGN_OR_RETURN(Text text, ToString(in, v));
   return in->MakeString(std::move(text));
 }
 
 absl::StatusOr<Value> EscapeFilter(Interpreter* in, const Value& v, const Arguments& a) {
-  TOKENIZER_RETURN_IF_ERROR(Bind("escape", a, {}).status());
-  TOKENIZER_ASSIGN_OR_RETURN(const Text text, ToString(in, v));
+  TESSERA_RETURN_IF_ERROR(Bind("escape", a, {}).status());
+  TESSERA_ASSIGN_OR_RETURN(const Text text, ToString(in, v));
   Text escaped;
   AppendMapped(
       text,
@@ -121,13 +121,13 @@ absl::StatusOr<Value> EscapeFilter(Interpreter* in, const Value& v, const Argume
 }
 
 absl::StatusOr<Value> IndentFilter(Interpreter* in, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("indent", a, {"width", "first", "blank"}));
-  TOKENIZER_ASSIGN_OR_RETURN(const Text text, ToString(in, v));
+  TESSERA_ASSIGN_OR_RETURN(const auto args, Bind("indent", a, {"width", "first", "blank"}));
+  TESSERA_ASSIGN_OR_RETURN(const Text text, ToString(in, v));
   Text indention("    ", false);
   if (args[0] && args[0]->is_string()) {
     indention = *args[0]->text();
   } else if (args[0]) {
-    TOKENIZER_ASSIGN_OR_RETURN(const int64_t width, ToInteger(*args[0], "width"));
+    TESSERA_ASSIGN_OR_RETURN(const int64_t width, ToInteger(*args[0], "width"));
     if (width > kMaxPadding) return TemplateError("the indentation is too wide");
     indention = Text(std::string(std::max<int64_t>(width, 0), ' '), false);
   }
@@ -136,7 +136,7 @@ absl::StatusOr<Value> IndentFilter(Interpreter* in, const Value& v, const Argume
   Text closed = text;
   closed.Append("\n");
   const std::vector<Text> lines = SplitLines(closed, /*keep_ends=*/false);
-  TOKENIZER_RETURN_IF_ERROR(in->ChargeBytes(text.size() + lines.size() * indention.size()));
+  TESSERA_RETURN_IF_ERROR(in->ChargeBytes(text.size() + lines.size() * indention.size()));
   Text out;
   for (size_t i = 0; i < lines.size(); ++i) {
     if (i > 0) out.Append("\n");
@@ -148,11 +148,11 @@ absl::StatusOr<Value> IndentFilter(Interpreter* in, const Value& v, const Argume
 }
 
 absl::StatusOr<Value> CenterFilter(Interpreter* in, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("center", a, {"width"}));
-  TOKENIZER_ASSIGN_OR_RETURN(const Text text, ToString(in, v));
+  TESSERA_ASSIGN_OR_RETURN(const auto args, Bind("center", a, {"width"}));
+  TESSERA_ASSIGN_OR_RETURN(const Text text, ToString(in, v));
   int64_t width = 80;
   if (args[0]) {
-    TOKENIZER_ASSIGN_OR_RETURN(width, ToInteger(*args[0], "width"));
+    TESSERA_ASSIGN_OR_RETURN(width, ToInteger(*args[0], "width"));
   }
   if (width > kMaxPadding) return TemplateError("the width is too large");
   const int64_t missing = width - static_cast<int64_t>(unicode::CountCodePoints(text.view()));
@@ -166,24 +166,24 @@ absl::StatusOr<Value> CenterFilter(Interpreter* in, const Value& v, const Argume
 }
 
 absl::StatusOr<Value> FormatFilter(Interpreter* in, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const Text text, ToString(in, v));
+  TESSERA_ASSIGN_OR_RETURN(const Text text, ToString(in, v));
   if (!a.named.empty() && !a.positional.empty())
     return TemplateError("can't handle positional and keyword arguments at the same time");
   Value arguments;
   if (!a.named.empty()) {
     Dict dict;
     for (const auto& [name, value] : a.named) dict.Set(Value::Str(name), value);
-    TOKENIZER_ASSIGN_OR_RETURN(arguments, Value::FromDict(std::move(dict)));
+    TESSERA_ASSIGN_OR_RETURN(arguments, Value::FromDict(std::move(dict)));
   } else {
-    TOKENIZER_ASSIGN_OR_RETURN(arguments, Value::List(a.positional, Sequence::Kind::kTuple));
+    TESSERA_ASSIGN_OR_RETURN(arguments, Value::List(a.positional, Sequence::Kind::kTuple));
   }
-  TOKENIZER_ASSIGN_OR_RETURN(Text out, PercentFormat(text, arguments));
+  TESSERA_ASSIGN_OR_RETURN(Text out, PercentFormat(text, arguments));
   return in->MakeString(std::move(out));
 }
 
 absl::StatusOr<Value> WordCountFilter(Interpreter* in, const Value& v, const Arguments& a) {
-  TOKENIZER_RETURN_IF_ERROR(Bind("wordcount", a, {}).status());
-  TOKENIZER_ASSIGN_OR_RETURN(const Text text, ToString(in, v));
+  TESSERA_RETURN_IF_ERROR(Bind("wordcount", a, {}).status());
+  TESSERA_ASSIGN_OR_RETURN(const Text text, ToString(in, v));
   int64_t count = 0;
   bool inside = false;
   for (size_t pos = 0; pos < text.size();) {
@@ -197,15 +197,15 @@ absl::StatusOr<Value> WordCountFilter(Interpreter* in, const Value& v, const Arg
 }
 
 absl::StatusOr<Value> ToJsonFilter(Interpreter* in, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const auto args,
-                             Bind("tojson", a, {"ensure_ascii", "indent", "separators", "sort_keys"}));
+  TESSERA_ASSIGN_OR_RETURN(const auto args,
+                           Bind("tojson", a, {"ensure_ascii", "indent", "separators", "sort_keys"}));
   JsonStyle style;
   style.ensure_ascii = args[0] && args[0]->Truthy();
   style.sort_keys = args[3] && args[3]->Truthy();
   if (args[1] && args[1]->is_string()) {
     style.indent = args[1]->text()->bytes();
   } else if (args[1] && !args[1]->is_none()) {
-    TOKENIZER_ASSIGN_OR_RETURN(const int64_t width, ToInteger(*args[1], "indent"));
+    TESSERA_ASSIGN_OR_RETURN(const int64_t width, ToInteger(*args[1], "indent"));
     if (width > 100) return TemplateError("the indentation is too wide");
     style.indent = std::string(std::max<int64_t>(width, 0), ' ');
   }
@@ -214,12 +214,12 @@ absl::StatusOr<Value> ToJsonFilter(Interpreter* in, const Value& v, const Argume
     const Sequence* pair = args[2]->sequence();
     if (pair == nullptr || pair->items.size() != 2)
       return TemplateError("separators must be a pair of strings");
-    TOKENIZER_ASSIGN_OR_RETURN(const Text item, ExpectString(pair->items[0], "separators"));
-    TOKENIZER_ASSIGN_OR_RETURN(const Text key, ExpectString(pair->items[1], "separators"));
+    TESSERA_ASSIGN_OR_RETURN(const Text item, ExpectString(pair->items[0], "separators"));
+    TESSERA_ASSIGN_OR_RETURN(const Text key, ExpectString(pair->items[1], "separators"));
     style.item_separator = item.bytes();
     style.key_separator = key.bytes();
   }
-  TOKENIZER_ASSIGN_OR_RETURN(Text out, ToJson(v, style));
+  TESSERA_ASSIGN_OR_RETURN(Text out, ToJson(v, style));
   return in->MakeString(std::move(out));
 }
 

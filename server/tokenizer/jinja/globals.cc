@@ -3,9 +3,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "server/status_macros.h"
 #include "server/tokenizer/jinja/builtins.h"
 #include "server/tokenizer/jinja/format.h"
-#include "server/tokenizer/status_macros.h"
 
 namespace tessera::jinja {
 namespace {
@@ -19,8 +19,8 @@ Result Range(Interpreter* in, const Arguments& a) {
     return TemplateError("range takes one to three integers");
   int64_t bounds[3] = {0, 0, 1};
   for (size_t i = 0; i < a.positional.size(); ++i) {
-    TOKENIZER_ASSIGN_OR_RETURN(bounds[a.positional.size() == 1 ? 1 : i],
-                               ToInteger(a.positional[i], "range's argument"));
+    TESSERA_ASSIGN_OR_RETURN(bounds[a.positional.size() == 1 ? 1 : i],
+                             ToInteger(a.positional[i], "range's argument"));
   }
   const auto [start, stop, step] = bounds;
   if (step == 0) return TemplateError("range() arg 3 must not be zero");
@@ -32,7 +32,7 @@ Result Range(Interpreter* in, const Arguments& a) {
     }
     items.push_back(Value::Int(static_cast<int64_t>(i)));
   }
-  TOKENIZER_RETURN_IF_ERROR(in->ChargeSteps(items.size()));
+  TESSERA_RETURN_IF_ERROR(in->ChargeSteps(items.size()));
   return Value::List(std::move(items));
 }
 
@@ -44,9 +44,9 @@ absl::StatusOr<Dict> MakeDict(const Arguments& a) {
     if (from.dict() != nullptr) {
       dict = *from.dict();
     } else {
-      TOKENIZER_ASSIGN_OR_RETURN(const std::shared_ptr<const Sequence> pairs, Iterate(from));
+      TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<const Sequence> pairs, Iterate(from));
       for (const Value& pair : pairs->items) {
-        TOKENIZER_ASSIGN_OR_RETURN(const std::shared_ptr<const Sequence> entry, Iterate(pair));
+        TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<const Sequence> entry, Iterate(pair));
         if (entry->items.size() != 2 || !dict.Set(entry->items[0], entry->items[1])) {
           return TemplateError("dict takes pairs of a key and a value");
         }
@@ -58,12 +58,12 @@ absl::StatusOr<Dict> MakeDict(const Arguments& a) {
 }
 
 Result MakeDictValue(Interpreter*, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(Dict dict, MakeDict(a));
+  TESSERA_ASSIGN_OR_RETURN(Dict dict, MakeDict(a));
   return Value::FromDict(std::move(dict));
 }
 
 Result MakeNamespace(Interpreter* in, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(Dict dict, MakeDict(a));
+  TESSERA_ASSIGN_OR_RETURN(Dict dict, MakeDict(a));
   for (const Dict::Entry& e : dict.entries()) {
     if (e.key.is_string() && !e.key.text()->empty() && e.key.text()->bytes()[0] == '_') {
       return TemplateError(
@@ -75,7 +75,7 @@ Result MakeNamespace(Interpreter* in, const Arguments& a) {
 
 // joiner(sep): empty the first time, the separator from then on.
 Result MakeJoiner(Interpreter*, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("joiner", a, {"sep"}));
+  TESSERA_ASSIGN_OR_RETURN(const auto args, Bind("joiner", a, {"sep"}));
   const Value separator = args[0].value_or(Value::Str(", "));
   auto used = std::make_shared<bool>(false);
   return Value::MakeFunction("joiner", [separator, used](Interpreter*, const Arguments&) -> Result {
@@ -112,17 +112,17 @@ Result MakeCycler(Interpreter* in, const Arguments& a) {
 }
 
 Result RaiseException(Interpreter*, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("raise_exception", a, {"message"}));
+  TESSERA_ASSIGN_OR_RETURN(const auto args, Bind("raise_exception", a, {"message"}));
   absl::Status raised = TemplateError(args[0] ? ToText(*args[0]).bytes() : "");
   raised.SetPayload(kRaisedPayload, absl::Cord("1"));
   return raised;
 }
 
 Result StrftimeNow(Interpreter* in, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("strftime_now", a, {"format"}));
+  TESSERA_ASSIGN_OR_RETURN(const auto args, Bind("strftime_now", a, {"format"}));
   if (!args[0]) return TemplateError("strftime_now takes a format");
-  TOKENIZER_ASSIGN_OR_RETURN(const Text format, ExpectString(*args[0], "the format"));
-  TOKENIZER_ASSIGN_OR_RETURN(const std::string text, FormatTime(format.bytes(), in->now()));
+  TESSERA_ASSIGN_OR_RETURN(const Text format, ExpectString(*args[0], "the format"));
+  TESSERA_ASSIGN_OR_RETURN(const std::string text, FormatTime(format.bytes(), in->now()));
   return in->MakeString(Text(text, !format.untrusted().empty()));
 }
 

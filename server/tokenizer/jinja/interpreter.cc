@@ -2,9 +2,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "server/status_macros.h"
 #include "server/tokenizer/jinja/builtins.h"
 #include "server/tokenizer/jinja/format.h"
-#include "server/tokenizer/status_macros.h"
 
 namespace tessera::jinja {
 
@@ -54,7 +54,7 @@ absl::Status Interpreter::ChargeBytes(size_t bytes) {
 }
 
 absl::StatusOr<Value> Interpreter::MakeString(Text text) {
-  TOKENIZER_RETURN_IF_ERROR(ChargeBytes(text.size()));
+  TESSERA_RETURN_IF_ERROR(ChargeBytes(text.size()));
   return Value::Str(std::move(text));
 }
 
@@ -68,15 +68,15 @@ Value Interpreter::NewNamespace(Dict attributes) {
 absl::StatusOr<Text> Interpreter::Run() {
   const VisitBudget budget(limits_.steps);
   Text out;
-  TOKENIZER_ASSIGN_OR_RETURN(const Flow flow, Execute(template_.body, &out));
+  TESSERA_ASSIGN_OR_RETURN(const Flow flow, Execute(template_.body, &out));
   (void)flow;
-  TOKENIZER_RETURN_IF_ERROR(ChargeSteps(0));  // the last walk may have run out of visits
+  TESSERA_RETURN_IF_ERROR(ChargeSteps(0));  // the last walk may have run out of visits
   return out;
 }
 
 absl::StatusOr<Interpreter::Flow> Interpreter::Execute(const StmtList& body, Text* out) {
   for (const auto& s : body) {
-    TOKENIZER_RETURN_IF_ERROR(ChargeSteps(1));
+    TESSERA_RETURN_IF_ERROR(ChargeSteps(1));
     absl::StatusOr<Flow> flow = Execute(*s, out);
     if (!flow.ok()) {
       // The innermost statement says where; raise_exception's text stays as the template wrote it.
@@ -104,30 +104,30 @@ absl::StatusOr<Interpreter::Flow> Interpreter::ExecuteScoped(const StmtList& bod
 
 absl::StatusOr<Text> Interpreter::Capture(const StmtList& body) {
   Text text;
-  TOKENIZER_ASSIGN_OR_RETURN(const Flow flow, ExecuteScoped(body, &text));
+  TESSERA_ASSIGN_OR_RETURN(const Flow flow, ExecuteScoped(body, &text));
   (void)flow;
-  TOKENIZER_RETURN_IF_ERROR(ChargeBytes(text.size()));
+  TESSERA_RETURN_IF_ERROR(ChargeBytes(text.size()));
   return text;
 }
 
 absl::StatusOr<Interpreter::Flow> Interpreter::Execute(const Stmt& s, Text* out) {
   const DepthGuard guard(this);
-  TOKENIZER_RETURN_IF_ERROR(guard.Check());
+  TESSERA_RETURN_IF_ERROR(guard.Check());
   switch (s.kind) {
     case Stmt::Kind::kText:
       out->Append(s.text);
       return Flow::kNormal;
     case Stmt::Kind::kOutput: {
-      TOKENIZER_ASSIGN_OR_RETURN(const Value value, Evaluate(*s.expr));
+      TESSERA_ASSIGN_OR_RETURN(const Value value, Evaluate(*s.expr));
       const Text text = ToText(value);
-      TOKENIZER_RETURN_IF_ERROR(ChargeBytes(text.size()));
+      TESSERA_RETURN_IF_ERROR(ChargeBytes(text.size()));
       out->Append(text);
       return Flow::kNormal;
     }
     case Stmt::Kind::kIf:
       for (const Stmt::Branch& branch : s.branches) {
         if (branch.condition != nullptr) {
-          TOKENIZER_ASSIGN_OR_RETURN(const Value condition, Evaluate(*branch.condition));
+          TESSERA_ASSIGN_OR_RETURN(const Value condition, Evaluate(*branch.condition));
           if (!condition.Truthy()) continue;
         }
         return Execute(branch.body, out);
@@ -136,20 +136,20 @@ absl::StatusOr<Interpreter::Flow> Interpreter::Execute(const Stmt& s, Text* out)
     case Stmt::Kind::kFor:
       return ExecuteFor(s, out);
     case Stmt::Kind::kSet: {
-      TOKENIZER_ASSIGN_OR_RETURN(const Value value, Evaluate(*s.expr));
-      TOKENIZER_RETURN_IF_ERROR(Assign(s.target, value));
+      TESSERA_ASSIGN_OR_RETURN(const Value value, Evaluate(*s.expr));
+      TESSERA_RETURN_IF_ERROR(Assign(s.target, value));
       return Flow::kNormal;
     }
     case Stmt::Kind::kSetBlock:
     case Stmt::Kind::kFilterBlock: {
-      TOKENIZER_ASSIGN_OR_RETURN(Text text, Capture(s.body));
+      TESSERA_ASSIGN_OR_RETURN(Text text, Capture(s.body));
       Value value = Value::Str(std::move(text));
       if (s.expr != nullptr) {
         const Value block = value;
-        TOKENIZER_ASSIGN_OR_RETURN(value, EvaluateFilter(*s.expr, &block));
+        TESSERA_ASSIGN_OR_RETURN(value, EvaluateFilter(*s.expr, &block));
       }
       if (s.kind == Stmt::Kind::kSetBlock) {
-        TOKENIZER_RETURN_IF_ERROR(Assign(s.target, value));
+        TESSERA_RETURN_IF_ERROR(Assign(s.target, value));
       } else {
         out->Append(ToText(value));
       }
@@ -159,7 +159,7 @@ absl::StatusOr<Interpreter::Flow> Interpreter::Execute(const Stmt& s, Text* out)
       // The values are those outside of the block.
       std::vector<Value> values;
       for (const auto& [target, expr] : s.assignments) {
-        TOKENIZER_ASSIGN_OR_RETURN(Value value, Evaluate(*expr));
+        TESSERA_ASSIGN_OR_RETURN(Value value, Evaluate(*expr));
         values.push_back(std::move(value));
       }
       const ScopePtr outer = scope_;
@@ -175,12 +175,12 @@ absl::StatusOr<Interpreter::Flow> Interpreter::Execute(const Stmt& s, Text* out)
       return Flow::kNormal;
     case Stmt::Kind::kCallBlock: {
       const Value caller = MakeMacro(s, "caller");
-      TOKENIZER_ASSIGN_OR_RETURN(const Value value, EvaluateCall(*s.expr, &caller));
+      TESSERA_ASSIGN_OR_RETURN(const Value value, EvaluateCall(*s.expr, &caller));
       out->Append(ToText(value));
       return Flow::kNormal;
     }
     case Stmt::Kind::kScope: {
-      TOKENIZER_ASSIGN_OR_RETURN(const Text text, Capture(s.body));
+      TESSERA_ASSIGN_OR_RETURN(const Text text, Capture(s.body));
       out->Append(text);
       return Flow::kNormal;
     }
@@ -193,9 +193,9 @@ absl::StatusOr<Interpreter::Flow> Interpreter::Execute(const Stmt& s, Text* out)
 }
 
 absl::StatusOr<Interpreter::Flow> Interpreter::ExecuteFor(const Stmt& s, Text* out) {
-  TOKENIZER_ASSIGN_OR_RETURN(const Value iterable, Evaluate(*s.expr));
-  TOKENIZER_ASSIGN_OR_RETURN(std::shared_ptr<const Sequence> items, Iterate(iterable));
-  TOKENIZER_RETURN_IF_ERROR(ChargeSteps(items->items.size()));
+  TESSERA_ASSIGN_OR_RETURN(const Value iterable, Evaluate(*s.expr));
+  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const Sequence> items, Iterate(iterable));
+  TESSERA_RETURN_IF_ERROR(ChargeSteps(items->items.size()));
 
   const ScopePtr outer = scope_;
   // What is set within one iteration is gone in the next, as is all of it behind the loop.
@@ -234,13 +234,13 @@ absl::StatusOr<Interpreter::Flow> Interpreter::ExecuteFor(const Stmt& s, Text* o
 
 absl::Status Interpreter::Assign(const Target& target, const Value& value) {
   if (!target.parts.empty()) {
-    TOKENIZER_ASSIGN_OR_RETURN(const std::shared_ptr<const Sequence> items, Iterate(value));
+    TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<const Sequence> items, Iterate(value));
     if (items->items.size() != target.parts.size()) {
       return TemplateError(
           absl::StrCat("cannot unpack ", items->items.size(), " values into ", target.parts.size()));
     }
     for (size_t i = 0; i < target.parts.size(); ++i) {
-      TOKENIZER_RETURN_IF_ERROR(Assign(target.parts[i], items->items[i]));
+      TESSERA_RETURN_IF_ERROR(Assign(target.parts[i], items->items[i]));
     }
     return absl::OkStatus();
   }
@@ -248,7 +248,7 @@ absl::Status Interpreter::Assign(const Target& target, const Value& value) {
     scope_->names[target.name] = value;
     return absl::OkStatus();
   }
-  TOKENIZER_ASSIGN_OR_RETURN(const Value object, Lookup(target.name));
+  TESSERA_ASSIGN_OR_RETURN(const Value object, Lookup(target.name));
   if (object.ns() == nullptr) return TemplateError("cannot assign attribute on non-namespace object");
   if (absl::StartsWith(target.attribute, "_")) {
     return TemplateError(absl::StrCat("a namespace cannot have an attribute '", target.attribute, "'"));
@@ -270,7 +270,7 @@ Value Interpreter::MakeMacro(const Stmt& s, std::string name) {
 absl::StatusOr<Value> Interpreter::CallMacro(const Stmt& s, const std::string& name,
                                              const ScopePtr& defined_in, const Arguments& arguments) {
   const DepthGuard guard(this);
-  TOKENIZER_RETURN_IF_ERROR(guard.Check());
+  TESSERA_RETURN_IF_ERROR(guard.Check());
   if (arguments.positional.size() > s.parameters.size()) {
     return TemplateError(
         absl::StrCat("macro '", name, "' takes not more than ", s.parameters.size(), " argument(s)"));
@@ -304,12 +304,12 @@ absl::StatusOr<Value> Interpreter::CallMacro(const Stmt& s, const std::string& n
       const Parameter& p = s.parameters[i];
       Value value = Value::MakeUndefined(absl::StrCat("parameter '", p.name, "' was not provided"));
       if (p.default_value != nullptr) {
-        TOKENIZER_ASSIGN_OR_RETURN(value, Evaluate(*p.default_value));
+        TESSERA_ASSIGN_OR_RETURN(value, Evaluate(*p.default_value));
       }
       scope_->names[p.name] = value;
     }
     Text text;
-    TOKENIZER_ASSIGN_OR_RETURN(const Flow flow, Execute(s.body, &text));
+    TESSERA_ASSIGN_OR_RETURN(const Flow flow, Execute(s.body, &text));
     (void)flow;
     return MakeString(std::move(text));
   };
@@ -327,8 +327,8 @@ absl::StatusOr<Value> Interpreter::Lookup(const std::string& name) {
 
 absl::StatusOr<Value> Interpreter::Evaluate(const Expr& e) {
   const DepthGuard guard(this);
-  TOKENIZER_RETURN_IF_ERROR(guard.Check());
-  TOKENIZER_RETURN_IF_ERROR(ChargeSteps(1));
+  TESSERA_RETURN_IF_ERROR(guard.Check());
+  TESSERA_RETURN_IF_ERROR(ChargeSteps(1));
   return EvaluateInner(e);
 }
 

@@ -2,9 +2,9 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "server/status_macros.h"
 #include "server/tokenizer/jinja/characters.h"
 #include "server/tokenizer/jinja/format.h"
-#include "server/tokenizer/status_macros.h"
 #include "server/tokenizer/unicode.h"
 
 namespace tessera::jinja {
@@ -74,7 +74,7 @@ absl::Status JsonValue(const Value& value, const JsonStyle& style, int level, Te
     for (size_t i = 0; i < s->items.size(); ++i) {
       if (i > 0) out->Append(style.item_separator);
       new_line(level + 1);
-      TOKENIZER_RETURN_IF_ERROR(JsonValue(s->items[i], style, level + 1, out));
+      TESSERA_RETURN_IF_ERROR(JsonValue(s->items[i], style, level + 1, out));
     }
     new_line(level);
     out->Append("]");
@@ -94,7 +94,7 @@ absl::Status JsonValue(const Value& value, const JsonStyle& style, int level, Te
         if (!less.ok()) failed = less.status();
         return less.ok() && *less;
       });
-      TOKENIZER_RETURN_IF_ERROR(failed);
+      TESSERA_RETURN_IF_ERROR(failed);
     }
     out->Append("{");
     for (size_t i = 0; i < entries.size(); ++i) {
@@ -110,7 +110,7 @@ absl::Status JsonValue(const Value& value, const JsonStyle& style, int level, Te
             absl::StrCat("keys must be str, int, float, bool or None, not ", key.type_name()));
       }
       out->Append(style.key_separator);
-      TOKENIZER_RETURN_IF_ERROR(JsonValue(entries[i]->value, style, level + 1, out));
+      TESSERA_RETURN_IF_ERROR(JsonValue(entries[i]->value, style, level + 1, out));
     }
     new_line(level);
     out->Append("}");
@@ -123,7 +123,7 @@ absl::Status JsonValue(const Value& value, const JsonStyle& style, int level, Te
 
 absl::StatusOr<Text> ToJson(const Value& value, const JsonStyle& style) {
   Text out;
-  TOKENIZER_RETURN_IF_ERROR(JsonValue(value, style, 0, &out));
+  TESSERA_RETURN_IF_ERROR(JsonValue(value, style, 0, &out));
   return out;
 }
 

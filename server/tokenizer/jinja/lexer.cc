@@ -8,7 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "server/tokenizer/status_macros.h"
+#include "server/status_macros.h"
 #include "server/tokenizer/unicode.h"
 
 namespace tessera::jinja {
@@ -37,7 +37,7 @@ class Lexer {
   explicit Lexer(std::string source) : source_(std::move(source)) {}
 
   absl::StatusOr<std::vector<Token>> Run() {
-    while (pos_ < source_.size()) TOKENIZER_RETURN_IF_ERROR(Root());
+    while (pos_ < source_.size()) TESSERA_RETURN_IF_ERROR(Root());
     Add(Token::kEnd, "");
     return std::move(tokens_);
   }
@@ -221,16 +221,16 @@ class Lexer {
       }
       const char c = source_[pos_];
       if (absl::ascii_isdigit(c)) {
-        TOKENIZER_RETURN_IF_ERROR(Number());
+        TESSERA_RETURN_IF_ERROR(Number());
       } else if (IsNameStart(c)) {
         size_t end = pos_;
         while (end < source_.size() && IsNamePart(source_[end])) ++end;
         Add(Token::kName, absl::string_view(source_).substr(pos_, end - pos_));
         Advance(end - pos_);
       } else if (c == '"' || c == '\'') {
-        TOKENIZER_RETURN_IF_ERROR(String());
+        TESSERA_RETURN_IF_ERROR(String());
       } else {
-        TOKENIZER_RETURN_IF_ERROR(Operator(&open));
+        TESSERA_RETURN_IF_ERROR(Operator(&open));
       }
     }
   }
@@ -313,7 +313,7 @@ class Lexer {
     while (end < source_.size() && source_[end] != quote) end += source_[end] == '\\' ? 2 : 1;
     if (end >= source_.size()) return Error("a string is not closed");
     std::string value;
-    TOKENIZER_RETURN_IF_ERROR(Unescape(absl::string_view(source_).substr(pos_ + 1, end - pos_ - 1), &value));
+    TESSERA_RETURN_IF_ERROR(Unescape(absl::string_view(source_).substr(pos_ + 1, end - pos_ - 1), &value));
     Add(Token::kString, value);
     Advance(end + 1 - pos_);
     return absl::OkStatus();

@@ -2,9 +2,9 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "server/status_macros.h"
 #include "server/tokenizer/jinja/builtins.h"
 #include "server/tokenizer/jinja/format.h"
-#include "server/tokenizer/status_macros.h"
 
 namespace tessera::jinja {
 namespace {
@@ -12,49 +12,49 @@ namespace {
 using Result = absl::StatusOr<Value>;
 
 Result Keys(Interpreter* in, const Value& v, const Arguments& a) {
-  TOKENIZER_RETURN_IF_ERROR(Bind("keys", a, {}).status());
-  TOKENIZER_RETURN_IF_ERROR(in->ChargeSteps(v.dict()->size()));
+  TESSERA_RETURN_IF_ERROR(Bind("keys", a, {}).status());
+  TESSERA_RETURN_IF_ERROR(in->ChargeSteps(v.dict()->size()));
   std::vector<Value> out;
   for (const Dict::Entry& e : v.dict()->entries()) out.push_back(e.key);
   return Value::List(std::move(out), Sequence::Kind::kView);
 }
 
 Result Values(Interpreter* in, const Value& v, const Arguments& a) {
-  TOKENIZER_RETURN_IF_ERROR(Bind("values", a, {}).status());
-  TOKENIZER_RETURN_IF_ERROR(in->ChargeSteps(v.dict()->size()));
+  TESSERA_RETURN_IF_ERROR(Bind("values", a, {}).status());
+  TESSERA_RETURN_IF_ERROR(in->ChargeSteps(v.dict()->size()));
   std::vector<Value> out;
   for (const Dict::Entry& e : v.dict()->entries()) out.push_back(e.value);
   return Value::List(std::move(out), Sequence::Kind::kView);
 }
 
 Result Items(Interpreter* in, const Value& v, const Arguments& a) {
-  TOKENIZER_RETURN_IF_ERROR(Bind("items", a, {}).status());
-  TOKENIZER_RETURN_IF_ERROR(in->ChargeSteps(v.dict()->size()));
+  TESSERA_RETURN_IF_ERROR(Bind("items", a, {}).status());
+  TESSERA_RETURN_IF_ERROR(in->ChargeSteps(v.dict()->size()));
   std::vector<Value> out;
   for (const Dict::Entry& e : v.dict()->entries()) {
-    TOKENIZER_ASSIGN_OR_RETURN(Value pair, Value::List({e.key, e.value}, Sequence::Kind::kTuple));
+    TESSERA_ASSIGN_OR_RETURN(Value pair, Value::List({e.key, e.value}, Sequence::Kind::kTuple));
     out.push_back(std::move(pair));
   }
   return Value::List(std::move(out), Sequence::Kind::kView);
 }
 
 Result Get(Interpreter*, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("get", a, {"key", "default"}));
+  TESSERA_ASSIGN_OR_RETURN(const auto args, Bind("get", a, {"key", "default"}));
   if (!args[0]) return TemplateError("get expected at least 1 argument, got 0");
   const Value* found = v.dict()->Find(*args[0]);
   return found != nullptr ? *found : args[1].value_or(Value::MakeNone());
 }
 
 Result Copy(Interpreter* in, const Value& v, const Arguments& a) {
-  TOKENIZER_RETURN_IF_ERROR(Bind("copy", a, {}).status());
+  TESSERA_RETURN_IF_ERROR(Bind("copy", a, {}).status());
   return v;  // it cannot be changed, so it is its own copy
 }
 
 Result IndexOf(Interpreter* in, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("index", a, {"value"}));
+  TESSERA_ASSIGN_OR_RETURN(const auto args, Bind("index", a, {"value"}));
   if (!args[0]) return TemplateError("index expected at least 1 argument, got 0");
   const std::vector<Value>& items = v.sequence()->items;
-  TOKENIZER_RETURN_IF_ERROR(in->ChargeSteps(items.size()));
+  TESSERA_RETURN_IF_ERROR(in->ChargeSteps(items.size()));
   const auto it =
       std::find_if(items.begin(), items.end(), [&](const Value& x) { return Equal(x, *args[0]); });
   if (it == items.end()) return TemplateError(absl::StrCat(Repr(*args[0]).bytes(), " is not in list"));
@@ -62,10 +62,10 @@ Result IndexOf(Interpreter* in, const Value& v, const Arguments& a) {
 }
 
 Result CountOf(Interpreter* in, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("count", a, {"value"}));
+  TESSERA_ASSIGN_OR_RETURN(const auto args, Bind("count", a, {"value"}));
   if (!args[0]) return TemplateError("count expected at least 1 argument, got 0");
   const std::vector<Value>& items = v.sequence()->items;
-  TOKENIZER_RETURN_IF_ERROR(in->ChargeSteps(items.size()));
+  TESSERA_RETURN_IF_ERROR(in->ChargeSteps(items.size()));
   return Value::Int(
       std::count_if(items.begin(), items.end(), [&](const Value& x) { return Equal(x, *args[0]); }));
 }

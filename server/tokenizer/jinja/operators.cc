@@ -4,11 +4,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "server/status_macros.h"
 #include "server/tokenizer/jinja/builtins.h"
 #include "server/tokenizer/jinja/characters.h"
 #include "server/tokenizer/jinja/format.h"
 #include "server/tokenizer/jinja/interpreter.h"
-#include "server/tokenizer/status_macros.h"
 #include "server/tokenizer/unicode.h"
 
 namespace tessera::jinja {
@@ -65,7 +65,7 @@ absl::StatusOr<Value> FloatBinary(absl::string_view op, double a, double b) {
 absl::StatusOr<Value> Interpreter::Binary(absl::string_view op, const Value& a, const Value& b) {
   if (a.is_undefined()) return a.UndefinedError();
   if (a.is_string() && op == "%") {
-    TOKENIZER_ASSIGN_OR_RETURN(Text text, PercentFormat(*a.text(), b));
+    TESSERA_ASSIGN_OR_RETURN(Text text, PercentFormat(*a.text(), b));
     return MakeString(std::move(text));
   }
   if (b.is_undefined()) return b.UndefinedError();
@@ -81,7 +81,7 @@ absl::StatusOr<Value> Interpreter::Binary(absl::string_view op, const Value& a, 
     if (x != nullptr && y != nullptr && x->kind == y->kind && x->kind <= Sequence::Kind::kTuple) {
       std::vector<Value> items = x->items;
       items.insert(items.end(), y->items.begin(), y->items.end());
-      TOKENIZER_RETURN_IF_ERROR(ChargeSteps(items.size()));
+      TESSERA_RETURN_IF_ERROR(ChargeSteps(items.size()));
       return Value::List(std::move(items), x->kind);
     }
   }
@@ -100,7 +100,7 @@ absl::StatusOr<Value> Interpreter::Binary(absl::string_view op, const Value& a, 
       if (!s->items.empty() && count > limits_.steps / static_cast<int64_t>(s->items.size())) {
         return ChargeSteps(limits_.steps + 1);
       }
-      TOKENIZER_RETURN_IF_ERROR(ChargeSteps(s->items.size() * count));
+      TESSERA_RETURN_IF_ERROR(ChargeSteps(s->items.size() * count));
       std::vector<Value> items;
       for (int64_t i = 0; i < count; ++i) items.insert(items.end(), s->items.begin(), s->items.end());
       return Value::List(std::move(items), s->kind);
@@ -111,12 +111,12 @@ absl::StatusOr<Value> Interpreter::Binary(absl::string_view op, const Value& a, 
 }
 
 absl::StatusOr<Value> Interpreter::EvaluateSlice(const Expr& e) {
-  TOKENIZER_ASSIGN_OR_RETURN(const Value object, Evaluate(*e.args[0]));
+  TESSERA_ASSIGN_OR_RETURN(const Value object, Evaluate(*e.args[0]));
   if (object.is_undefined()) return object.UndefinedError();
   std::optional<int64_t> bounds[3];
   for (int i = 0; i < 3; ++i) {
     if (e.args[i + 1] == nullptr) continue;
-    TOKENIZER_ASSIGN_OR_RETURN(const Value bound, Evaluate(*e.args[i + 1]));
+    TESSERA_ASSIGN_OR_RETURN(const Value bound, Evaluate(*e.args[i + 1]));
     if (bound.is_none()) continue;
     if (!bound.is_integral()) return TemplateError("slice indices must be integers or None");
     bounds[i] = bound.AsInt();
@@ -129,7 +129,7 @@ absl::StatusOr<Value> Interpreter::EvaluateSlice(const Expr& e) {
   std::vector<size_t> offsets;
   if (text != nullptr) offsets = CharacterOffsets(*text);
   const auto size = static_cast<int64_t>(text != nullptr ? offsets.size() - 1 : sequence->items.size());
-  TOKENIZER_RETURN_IF_ERROR(ChargeSteps(static_cast<size_t>(size) / 16));
+  TESSERA_RETURN_IF_ERROR(ChargeSteps(static_cast<size_t>(size) / 16));
   const int64_t step = bounds[2].value_or(1);
   if (step == 0) return TemplateError("slice step cannot be zero");
   // As Python clips the bounds for either direction.

@@ -2,8 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "server/status_macros.h"
 #include "server/tokenizer/jinja/expression_parser.h"
-#include "server/tokenizer/status_macros.h"
 
 namespace tessera::jinja {
 namespace {
@@ -16,7 +16,7 @@ class Parser : private ExpressionParser {
 
   absl::StatusOr<Template> Run() {
     Template out;
-    TOKENIZER_ASSIGN_OR_RETURN(out.body, Body({}));
+    TESSERA_ASSIGN_OR_RETURN(out.body, Body({}));
     if (Current().kind != Token::kEnd) return Error(absl::StrCat("unexpected tag '", Current().text, "'"));
     return out;
   }
@@ -32,7 +32,7 @@ class Parser : private ExpressionParser {
   // Statements up to one of the tags in `ends`, whose name becomes the current token.
   absl::StatusOr<StmtList> Body(const std::vector<absl::string_view>& ends) {
     const Level level(this);
-    TOKENIZER_RETURN_IF_ERROR(CheckDepth());
+    TESSERA_RETURN_IF_ERROR(CheckDepth());
     StmtList out;
     while (Current().kind != Token::kEnd) {
       if (Current().kind == Token::kData) {
@@ -42,15 +42,15 @@ class Parser : private ExpressionParser {
       } else if (Current().kind == Token::kVariableBegin) {
         StmtPtr s = NewStmt(Stmt::Kind::kOutput);
         Next();
-        TOKENIZER_ASSIGN_OR_RETURN(s->expr, ExpressionOrTuple());
-        TOKENIZER_RETURN_IF_ERROR(Expect(Token::kVariableEnd, "'}}'"));
+        TESSERA_ASSIGN_OR_RETURN(s->expr, ExpressionOrTuple());
+        TESSERA_RETURN_IF_ERROR(Expect(Token::kVariableEnd, "'}}'"));
         out.push_back(std::move(s));
       } else {
-        TOKENIZER_RETURN_IF_ERROR(Expect(Token::kBlockBegin, "a tag"));
+        TESSERA_RETURN_IF_ERROR(Expect(Token::kBlockBegin, "a tag"));
         for (const absl::string_view end : ends) {
           if (IsName(end)) return out;
         }
-        TOKENIZER_ASSIGN_OR_RETURN(StmtPtr s, Statement());
+        TESSERA_ASSIGN_OR_RETURN(StmtPtr s, Statement());
         out.push_back(std::move(s));
       }
     }
@@ -80,15 +80,15 @@ class Parser : private ExpressionParser {
     if (name.text == "generation") {
       StmtPtr s = NewStmt(Stmt::Kind::kScope);
       Next();
-      TOKENIZER_RETURN_IF_ERROR(EndOfTag());
-      TOKENIZER_ASSIGN_OR_RETURN(s->body, IsolatedBody({"endgeneration"}));
-      TOKENIZER_RETURN_IF_ERROR(Close());
+      TESSERA_RETURN_IF_ERROR(EndOfTag());
+      TESSERA_ASSIGN_OR_RETURN(s->body, IsolatedBody({"endgeneration"}));
+      TESSERA_RETURN_IF_ERROR(Close());
       return s;
     }
     if (name.text == "break" || name.text == "continue") {
       if (loops_ == 0) return Error(absl::StrCat("'", name.text, "' outside of a loop"));
       StmtPtr s = NewStmt(name.text == "break" ? Stmt::Kind::kBreak : Stmt::Kind::kContinue);
-      TOKENIZER_RETURN_IF_ERROR(Close());
+      TESSERA_RETURN_IF_ERROR(Close());
       return s;
     }
     for (const char* other :
@@ -105,70 +105,70 @@ class Parser : private ExpressionParser {
       Next();  // if, elif, else
       Stmt::Branch branch;
       if (!is_else) {
-        TOKENIZER_ASSIGN_OR_RETURN(branch.condition, ExpressionOrTuple(/*with_condition=*/false));
+        TESSERA_ASSIGN_OR_RETURN(branch.condition, ExpressionOrTuple(/*with_condition=*/false));
       }
-      TOKENIZER_RETURN_IF_ERROR(EndOfTag());
+      TESSERA_RETURN_IF_ERROR(EndOfTag());
       if (is_else) {
-        TOKENIZER_ASSIGN_OR_RETURN(branch.body, Body({"endif"}));
+        TESSERA_ASSIGN_OR_RETURN(branch.body, Body({"endif"}));
       } else {
-        TOKENIZER_ASSIGN_OR_RETURN(branch.body, Body({"elif", "else", "endif"}));
+        TESSERA_ASSIGN_OR_RETURN(branch.body, Body({"elif", "else", "endif"}));
       }
       s->branches.push_back(std::move(branch));
       if (IsName("endif")) break;
       is_else = IsName("else");
     }
-    TOKENIZER_RETURN_IF_ERROR(Close());
+    TESSERA_RETURN_IF_ERROR(Close());
     return s;
   }
 
   absl::StatusOr<StmtPtr> For() {
     StmtPtr s = NewStmt(Stmt::Kind::kFor);
     Next();
-    TOKENIZER_ASSIGN_OR_RETURN(s->target, AssignmentTarget(/*allow_attribute=*/false));
+    TESSERA_ASSIGN_OR_RETURN(s->target, AssignmentTarget(/*allow_attribute=*/false));
     if (!SkipName("in")) return Error("expected 'in'");
-    TOKENIZER_ASSIGN_OR_RETURN(s->expr, ExpressionOrTuple(/*with_condition=*/false, "recursive"));
+    TESSERA_ASSIGN_OR_RETURN(s->expr, ExpressionOrTuple(/*with_condition=*/false, "recursive"));
     if (SkipName("if")) {
-      TOKENIZER_ASSIGN_OR_RETURN(s->condition, Expression());
+      TESSERA_ASSIGN_OR_RETURN(s->condition, Expression());
     }
     if (IsName("recursive")) return Error("recursive loops are not supported");
-    TOKENIZER_RETURN_IF_ERROR(EndOfTag());
+    TESSERA_RETURN_IF_ERROR(EndOfTag());
     ++loops_;
-    TOKENIZER_ASSIGN_OR_RETURN(s->body, Body({"endfor", "else"}));
+    TESSERA_ASSIGN_OR_RETURN(s->body, Body({"endfor", "else"}));
     --loops_;
     if (IsName("else")) {
-      TOKENIZER_RETURN_IF_ERROR(Close());
-      TOKENIZER_ASSIGN_OR_RETURN(s->else_body, Body({"endfor"}));
+      TESSERA_RETURN_IF_ERROR(Close());
+      TESSERA_ASSIGN_OR_RETURN(s->else_body, Body({"endfor"}));
     }
-    TOKENIZER_RETURN_IF_ERROR(Close());
+    TESSERA_RETURN_IF_ERROR(Close());
     return s;
   }
 
   absl::StatusOr<StmtPtr> Set() {
     StmtPtr s = NewStmt(Stmt::Kind::kSet);
     Next();
-    TOKENIZER_ASSIGN_OR_RETURN(s->target, AssignmentTarget(/*allow_attribute=*/true));
+    TESSERA_ASSIGN_OR_RETURN(s->target, AssignmentTarget(/*allow_attribute=*/true));
     if (SkipOperator("=")) {
-      TOKENIZER_ASSIGN_OR_RETURN(s->expr, ExpressionOrTuple());
-      TOKENIZER_RETURN_IF_ERROR(EndOfTag());
+      TESSERA_ASSIGN_OR_RETURN(s->expr, ExpressionOrTuple());
+      TESSERA_RETURN_IF_ERROR(EndOfTag());
       return s;
     }
     s->kind = Stmt::Kind::kSetBlock;
-    TOKENIZER_ASSIGN_OR_RETURN(s->expr, Filters(nullptr));
-    TOKENIZER_RETURN_IF_ERROR(EndOfTag());
-    TOKENIZER_ASSIGN_OR_RETURN(s->body, Body({"endset"}));
-    TOKENIZER_RETURN_IF_ERROR(Close());
+    TESSERA_ASSIGN_OR_RETURN(s->expr, Filters(nullptr));
+    TESSERA_RETURN_IF_ERROR(EndOfTag());
+    TESSERA_ASSIGN_OR_RETURN(s->body, Body({"endset"}));
+    TESSERA_RETURN_IF_ERROR(Close());
     return s;
   }
 
   absl::Status Parameters(Stmt* s) {
-    TOKENIZER_RETURN_IF_ERROR(ExpectOperator("("));
+    TESSERA_RETURN_IF_ERROR(ExpectOperator("("));
     while (!IsOperator(")")) {
-      if (!s->parameters.empty()) TOKENIZER_RETURN_IF_ERROR(ExpectOperator(","));
+      if (!s->parameters.empty()) TESSERA_RETURN_IF_ERROR(ExpectOperator(","));
       if (IsOperator(")")) break;
       Parameter p;
-      TOKENIZER_ASSIGN_OR_RETURN(p.name, ExpectName());
+      TESSERA_ASSIGN_OR_RETURN(p.name, ExpectName());
       if (SkipOperator("=")) {
-        TOKENIZER_ASSIGN_OR_RETURN(p.default_value, Expression());
+        TESSERA_ASSIGN_OR_RETURN(p.default_value, Expression());
       } else if (!s->parameters.empty() && s->parameters.back().default_value != nullptr) {
         return Error("non-default argument follows default argument");
       }
@@ -190,34 +190,34 @@ class Parser : private ExpressionParser {
   absl::StatusOr<StmtPtr> Macro() {
     StmtPtr s = NewStmt(Stmt::Kind::kMacro);
     Next();
-    TOKENIZER_ASSIGN_OR_RETURN(s->name, ExpectName());
-    TOKENIZER_RETURN_IF_ERROR(Parameters(s.get()));
-    TOKENIZER_RETURN_IF_ERROR(EndOfTag());
-    TOKENIZER_ASSIGN_OR_RETURN(s->body, IsolatedBody({"endmacro"}));
-    TOKENIZER_RETURN_IF_ERROR(Close());
+    TESSERA_ASSIGN_OR_RETURN(s->name, ExpectName());
+    TESSERA_RETURN_IF_ERROR(Parameters(s.get()));
+    TESSERA_RETURN_IF_ERROR(EndOfTag());
+    TESSERA_ASSIGN_OR_RETURN(s->body, IsolatedBody({"endmacro"}));
+    TESSERA_RETURN_IF_ERROR(Close());
     return s;
   }
 
   absl::StatusOr<StmtPtr> Call() {
     StmtPtr s = NewStmt(Stmt::Kind::kCallBlock);
     Next();
-    if (IsOperator("(")) TOKENIZER_RETURN_IF_ERROR(Parameters(s.get()));
-    TOKENIZER_ASSIGN_OR_RETURN(s->expr, Expression());
+    if (IsOperator("(")) TESSERA_RETURN_IF_ERROR(Parameters(s.get()));
+    TESSERA_ASSIGN_OR_RETURN(s->expr, Expression());
     if (s->expr->kind != Expr::Kind::kCall) return Error("expected a call");
-    TOKENIZER_RETURN_IF_ERROR(EndOfTag());
-    TOKENIZER_ASSIGN_OR_RETURN(s->body, IsolatedBody({"endcall"}));
-    TOKENIZER_RETURN_IF_ERROR(Close());
+    TESSERA_RETURN_IF_ERROR(EndOfTag());
+    TESSERA_ASSIGN_OR_RETURN(s->body, IsolatedBody({"endcall"}));
+    TESSERA_RETURN_IF_ERROR(Close());
     return s;
   }
 
   absl::StatusOr<StmtPtr> Filter() {
     StmtPtr s = NewStmt(Stmt::Kind::kFilterBlock);
     Next();
-    TOKENIZER_ASSIGN_OR_RETURN(s->expr, OneFilter(nullptr));
-    TOKENIZER_ASSIGN_OR_RETURN(s->expr, Filters(std::move(s->expr)));
-    TOKENIZER_RETURN_IF_ERROR(EndOfTag());
-    TOKENIZER_ASSIGN_OR_RETURN(s->body, Body({"endfilter"}));
-    TOKENIZER_RETURN_IF_ERROR(Close());
+    TESSERA_ASSIGN_OR_RETURN(s->expr, OneFilter(nullptr));
+    TESSERA_ASSIGN_OR_RETURN(s->expr, Filters(std::move(s->expr)));
+    TESSERA_RETURN_IF_ERROR(EndOfTag());
+    TESSERA_ASSIGN_OR_RETURN(s->body, Body({"endfilter"}));
+    TESSERA_RETURN_IF_ERROR(Close());
     return s;
   }
 
@@ -225,16 +225,16 @@ class Parser : private ExpressionParser {
     StmtPtr s = NewStmt(Stmt::Kind::kWith);
     Next();
     while (Current().kind != Token::kBlockEnd) {
-      if (!s->assignments.empty()) TOKENIZER_RETURN_IF_ERROR(ExpectOperator(","));
+      if (!s->assignments.empty()) TESSERA_RETURN_IF_ERROR(ExpectOperator(","));
       Target t;
-      TOKENIZER_ASSIGN_OR_RETURN(t.name, ExpectName());
-      TOKENIZER_RETURN_IF_ERROR(ExpectOperator("="));
-      TOKENIZER_ASSIGN_OR_RETURN(ExprPtr value, Expression());
+      TESSERA_ASSIGN_OR_RETURN(t.name, ExpectName());
+      TESSERA_RETURN_IF_ERROR(ExpectOperator("="));
+      TESSERA_ASSIGN_OR_RETURN(ExprPtr value, Expression());
       s->assignments.emplace_back(std::move(t), std::move(value));
     }
-    TOKENIZER_RETURN_IF_ERROR(EndOfTag());
-    TOKENIZER_ASSIGN_OR_RETURN(s->body, Body({"endwith"}));
-    TOKENIZER_RETURN_IF_ERROR(Close());
+    TESSERA_RETURN_IF_ERROR(EndOfTag());
+    TESSERA_ASSIGN_OR_RETURN(s->body, Body({"endwith"}));
+    TESSERA_RETURN_IF_ERROR(Close());
     return s;
   }
 
@@ -244,7 +244,7 @@ class Parser : private ExpressionParser {
 }  // namespace
 
 absl::StatusOr<Template> ParseTemplate(absl::string_view source) {
-  TOKENIZER_ASSIGN_OR_RETURN(std::vector<Token> tokens, Tokenize(source));
+  TESSERA_ASSIGN_OR_RETURN(std::vector<Token> tokens, Tokenize(source));
   return Parser(std::move(tokens)).Run();
 }
 

@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "server/status_macros.h"
 #include "server/tokenizer/jinja/expression_parser.h"
-#include "server/tokenizer/status_macros.h"
 
 namespace tessera::jinja {
 
@@ -11,9 +11,9 @@ ExpressionParser::Result ExpressionParser::Postfix(ExprPtr node) {
   for (size_t n = 0;; ++n) {
     if (n > kMaxDepth) return Error("too many subscripts in one expression");
     if (IsOperator(".") || IsOperator("[")) {
-      TOKENIZER_ASSIGN_OR_RETURN(node, Subscript(std::move(node)));
+      TESSERA_ASSIGN_OR_RETURN(node, Subscript(std::move(node)));
     } else if (IsOperator("(")) {
-      TOKENIZER_ASSIGN_OR_RETURN(node, Call(std::move(node)));
+      TESSERA_ASSIGN_OR_RETURN(node, Call(std::move(node)));
     } else {
       return node;
     }
@@ -23,7 +23,7 @@ ExpressionParser::Result ExpressionParser::Postfix(ExprPtr node) {
 ExpressionParser::Result ExpressionParser::Call(ExprPtr callee) {
   ExprPtr call = New(Expr::Kind::kCall);
   call->args.push_back(std::move(callee));
-  TOKENIZER_RETURN_IF_ERROR(CallArguments(call.get()));
+  TESSERA_RETURN_IF_ERROR(CallArguments(call.get()));
   return call;
 }
 
@@ -45,12 +45,12 @@ ExpressionParser::Result ExpressionParser::Subscript(ExprPtr node) {
   Next();
   ExprPtr index;
   if (!IsOperator(":")) {
-    TOKENIZER_ASSIGN_OR_RETURN(index, Expression());
+    TESSERA_ASSIGN_OR_RETURN(index, Expression());
   }
   if (!IsOperator(":")) {
     if (IsOperator(",")) return Error("subscripts of several parts are not supported");
     out->args.push_back(std::move(index));
-    TOKENIZER_RETURN_IF_ERROR(ExpectOperator("]"));
+    TESSERA_RETURN_IF_ERROR(ExpectOperator("]"));
     return out;
   }
   out->kind = Expr::Kind::kSlice;
@@ -58,19 +58,19 @@ ExpressionParser::Result ExpressionParser::Subscript(ExprPtr node) {
   for (int part = 0; part < 2; ++part) {
     ExprPtr bound;
     if (SkipOperator(":") && !IsOperator(":") && !IsOperator("]")) {
-      TOKENIZER_ASSIGN_OR_RETURN(bound, Expression());
+      TESSERA_ASSIGN_OR_RETURN(bound, Expression());
     }
     out->args.push_back(std::move(bound));
   }
-  TOKENIZER_RETURN_IF_ERROR(ExpectOperator("]"));
+  TESSERA_RETURN_IF_ERROR(ExpectOperator("]"));
   return out;
 }
 
 absl::Status ExpressionParser::CallArguments(Expr* call) {
-  TOKENIZER_RETURN_IF_ERROR(ExpectOperator("("));
+  TESSERA_RETURN_IF_ERROR(ExpectOperator("("));
   bool first = true;
   while (!IsOperator(")")) {
-    if (!first) TOKENIZER_RETURN_IF_ERROR(ExpectOperator(","));
+    if (!first) TESSERA_RETURN_IF_ERROR(ExpectOperator(","));
     first = false;
     if (IsOperator(")")) break;
     const auto seen = [call](absl::string_view stars) {
@@ -80,7 +80,7 @@ absl::Status ExpressionParser::CallArguments(Expr* call) {
     if (IsOperator("*") || IsOperator("**")) {
       std::string stars = Next().text;
       if (seen("**") || (seen("*") && stars == "*")) return Error("a second list of further arguments");
-      TOKENIZER_ASSIGN_OR_RETURN(ExprPtr value, Expression());
+      TESSERA_ASSIGN_OR_RETURN(ExprPtr value, Expression());
       call->named.push_back({std::move(stars), std::move(value)});
       continue;
     }
@@ -88,12 +88,12 @@ absl::Status ExpressionParser::CallArguments(Expr* call) {
     if (Current().kind == Token::kName && Ahead().kind == Token::kOperator && Ahead().text == "=") {
       std::string name = Next().text;
       Next();
-      TOKENIZER_ASSIGN_OR_RETURN(ExprPtr value, Expression());
+      TESSERA_ASSIGN_OR_RETURN(ExprPtr value, Expression());
       call->named.push_back({std::move(name), std::move(value)});
       continue;
     }
     if (!call->named.empty()) return Error("a positional argument behind a named one");
-    TOKENIZER_ASSIGN_OR_RETURN(ExprPtr value, Expression());
+    TESSERA_ASSIGN_OR_RETURN(ExprPtr value, Expression());
     call->args.push_back(std::move(value));
   }
   Next();
@@ -102,16 +102,16 @@ absl::Status ExpressionParser::CallArguments(Expr* call) {
 
 ExpressionParser::Result ExpressionParser::OneFilter(ExprPtr input) {
   ExprPtr node = New(Expr::Kind::kFilter);
-  TOKENIZER_ASSIGN_OR_RETURN(node->name, ExpectName());
+  TESSERA_ASSIGN_OR_RETURN(node->name, ExpectName());
   node->args.push_back(std::move(input));
-  if (IsOperator("(")) TOKENIZER_RETURN_IF_ERROR(CallArguments(node.get()));
+  if (IsOperator("(")) TESSERA_RETURN_IF_ERROR(CallArguments(node.get()));
   return node;
 }
 
 ExpressionParser::Result ExpressionParser::Filters(ExprPtr node) {
   for (size_t n = 0; SkipOperator("|"); ++n) {
     if (n > kMaxDepth) return Error("too many filters in one expression");
-    TOKENIZER_ASSIGN_OR_RETURN(node, OneFilter(std::move(node)));
+    TESSERA_ASSIGN_OR_RETURN(node, OneFilter(std::move(node)));
   }
   return node;
 }
@@ -120,11 +120,11 @@ ExpressionParser::Result ExpressionParser::FiltersAndTests(ExprPtr node) {
   for (size_t n = 0;; ++n) {
     if (n > kMaxDepth) return Error("too many filters in one expression");
     if (SkipOperator("|")) {
-      TOKENIZER_ASSIGN_OR_RETURN(node, OneFilter(std::move(node)));
+      TESSERA_ASSIGN_OR_RETURN(node, OneFilter(std::move(node)));
     } else if (IsName("is")) {
-      TOKENIZER_ASSIGN_OR_RETURN(node, Test(std::move(node)));
+      TESSERA_ASSIGN_OR_RETURN(node, Test(std::move(node)));
     } else if (IsOperator("(")) {
-      TOKENIZER_ASSIGN_OR_RETURN(node, Call(std::move(node)));
+      TESSERA_ASSIGN_OR_RETURN(node, Call(std::move(node)));
     } else {
       return node;
     }
@@ -135,19 +135,19 @@ ExpressionParser::Result ExpressionParser::Test(ExprPtr node) {
   ExprPtr test = New(Expr::Kind::kTest);
   Next();
   const bool negated = SkipName("not");
-  TOKENIZER_ASSIGN_OR_RETURN(test->name, ExpectName());
+  TESSERA_ASSIGN_OR_RETURN(test->name, ExpectName());
   test->args.push_back(std::move(node));
   const Token& t = Current();
   if (IsOperator("(")) {
-    TOKENIZER_RETURN_IF_ERROR(CallArguments(test.get()));
+    TESSERA_RETURN_IF_ERROR(CallArguments(test.get()));
   } else if (t.kind == Token::kString || t.kind == Token::kInteger || t.kind == Token::kFloat ||
              IsOperator("[") || IsOperator("{") ||
              (t.kind == Token::kName && t.text != "else" && t.text != "or" && t.text != "and")) {
     // An argument without parentheses: `is divisibleby 3`. Not a keyword that goes on with the expression.
     if (IsName("is")) return Error("tests cannot be chained with 'is'");
     if (!IsName("if") && !IsName("in") && !IsName("not")) {
-      TOKENIZER_ASSIGN_OR_RETURN(ExprPtr argument, Primary());
-      TOKENIZER_ASSIGN_OR_RETURN(argument, Postfix(std::move(argument)));
+      TESSERA_ASSIGN_OR_RETURN(ExprPtr argument, Primary());
+      TESSERA_ASSIGN_OR_RETURN(argument, Postfix(std::move(argument)));
       test->args.push_back(std::move(argument));
     }
   }

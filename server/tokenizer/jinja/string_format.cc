@@ -7,8 +7,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "server/status_macros.h"
 #include "server/tokenizer/jinja/format.h"
-#include "server/tokenizer/status_macros.h"
 #include "server/tokenizer/unicode.h"
 
 namespace tessera::jinja {
@@ -192,7 +192,7 @@ absl::StatusOr<Text> PercentFormat(const Text& format, const Value& arguments) {
       argument = tuple != nullptr ? &tuple->items[used] : &arguments;
       ++used;
     }
-    TOKENIZER_ASSIGN_OR_RETURN(const Text converted, Convert(c, *argument));
+    TESSERA_ASSIGN_OR_RETURN(const Text converted, Convert(c, *argument));
     out.Append(converted);
   }
   const size_t available = tuple != nullptr ? tuple->items.size() : arguments.dict() != nullptr ? 0 : 1;

@@ -3,9 +3,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "server/status_macros.h"
 #include "server/tokenizer/jinja/builtins.h"
 #include "server/tokenizer/jinja/format.h"
-#include "server/tokenizer/status_macros.h"
 #include "server/tokenizer/unicode.h"
 
 namespace tessera::jinja {
@@ -22,8 +22,8 @@ std::optional<std::string> Characters(const std::optional<Value>& argument) {
 
 template <bool kLeft, bool kRight>
 Result StripMethod(Interpreter* in, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("strip", a, {"chars"}));
-  if (args[0] && !args[0]->is_none()) TOKENIZER_RETURN_IF_ERROR(ExpectString(*args[0], "strip arg").status());
+  TESSERA_ASSIGN_OR_RETURN(const auto args, Bind("strip", a, {"chars"}));
+  if (args[0] && !args[0]->is_none()) TESSERA_RETURN_IF_ERROR(ExpectString(*args[0], "strip arg").status());
   return in->MakeString(Strip(*v.text(), Characters(args[0]), kLeft, kRight));
 }
 
@@ -78,37 +78,37 @@ std::vector<Text> SplitOn(const Text& text, const std::string& separator, int64_
 
 template <bool kFromRight>
 Result SplitMethod(Interpreter* in, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("split", a, {"sep", "maxsplit"}));
+  TESSERA_ASSIGN_OR_RETURN(const auto args, Bind("split", a, {"sep", "maxsplit"}));
   int64_t limit = -1;
   if (args[1]) {
-    TOKENIZER_ASSIGN_OR_RETURN(limit, ToInteger(*args[1], "maxsplit"));
+    TESSERA_ASSIGN_OR_RETURN(limit, ToInteger(*args[1], "maxsplit"));
   }
   const Text& text = *v.text();
   if (!args[0] || args[0]->is_none()) {
     std::vector<Text> parts = SplitWhitespace(text, limit, kFromRight);
-    TOKENIZER_RETURN_IF_ERROR(in->ChargeSteps(parts.size()));
-    TOKENIZER_RETURN_IF_ERROR(in->ChargeBytes(text.size()));
+    TESSERA_RETURN_IF_ERROR(in->ChargeSteps(parts.size()));
+    TESSERA_RETURN_IF_ERROR(in->ChargeBytes(text.size()));
     return MakeList(std::move(parts));
   }
-  TOKENIZER_ASSIGN_OR_RETURN(const Text separator, ExpectString(*args[0], "the separator"));
+  TESSERA_ASSIGN_OR_RETURN(const Text separator, ExpectString(*args[0], "the separator"));
   if (separator.empty()) return TemplateError("empty separator");
   std::vector<Text> parts = SplitOn(text, separator.bytes(), limit, kFromRight);
-  TOKENIZER_RETURN_IF_ERROR(in->ChargeSteps(parts.size()));
+  TESSERA_RETURN_IF_ERROR(in->ChargeSteps(parts.size()));
   return MakeList(std::move(parts));
 }
 
 Result SplitLinesMethod(Interpreter* in, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("splitlines", a, {"keepends"}));
+  TESSERA_ASSIGN_OR_RETURN(const auto args, Bind("splitlines", a, {"keepends"}));
   std::vector<Text> parts = SplitLines(*v.text(), args[0] && args[0]->Truthy());
-  TOKENIZER_RETURN_IF_ERROR(in->ChargeSteps(parts.size()));
+  TESSERA_RETURN_IF_ERROR(in->ChargeSteps(parts.size()));
   return MakeList(std::move(parts));
 }
 
 template <bool kFromRight>
 Result Partition(Interpreter*, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("partition", a, {"sep"}));
+  TESSERA_ASSIGN_OR_RETURN(const auto args, Bind("partition", a, {"sep"}));
   if (!args[0]) return TemplateError("partition takes a separator");
-  TOKENIZER_ASSIGN_OR_RETURN(const Text separator, ExpectString(*args[0], "the separator"));
+  TESSERA_ASSIGN_OR_RETURN(const Text separator, ExpectString(*args[0], "the separator"));
   if (separator.empty()) return TemplateError("empty separator");
   const Text& text = *v.text();
   const size_t at = kFromRight ? text.bytes().rfind(separator.bytes()) : text.bytes().find(separator.bytes());
@@ -130,7 +130,7 @@ absl::StatusOr<ByteRange> Window(const Text& text, const std::optional<Value>& s
   const std::optional<Value>* given[2] = {&start, &end};
   for (int i = 0; i < 2; ++i) {
     if (!*given[i] || (*given[i])->is_none()) continue;
-    TOKENIZER_ASSIGN_OR_RETURN(bounds[i], ToInteger(**given[i], "a bound"));
+    TESSERA_ASSIGN_OR_RETURN(bounds[i], ToInteger(**given[i], "a bound"));
     if (bounds[i] < 0) bounds[i] = std::max<int64_t>(0, bounds[i] < -size ? 0 : bounds[i] + size);
   }
   if (bounds[0] > size || bounds[0] > bounds[1]) return ByteRange{1, 0};
@@ -145,12 +145,12 @@ absl::StatusOr<ByteRange> Window(const Text& text, const std::optional<Value>& s
 
 template <bool kEnd>
 Result StartsOrEndsWith(Interpreter* in, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const auto args,
-                             Bind(kEnd ? "endswith" : "startswith", a, {"prefix", "start", "end"}));
+  TESSERA_ASSIGN_OR_RETURN(const auto args,
+                           Bind(kEnd ? "endswith" : "startswith", a, {"prefix", "start", "end"}));
   if (!args[0]) return TemplateError("startswith and endswith take a text");
   absl::string_view text = v.text()->view();
   if (args[1] || args[2]) {
-    TOKENIZER_ASSIGN_OR_RETURN(const ByteRange window, Window(*v.text(), args[1], args[2]));
+    TESSERA_ASSIGN_OR_RETURN(const ByteRange window, Window(*v.text(), args[1], args[2]));
     if (window.begin > window.end) return Value::Bool(false);
     text = text.substr(window.begin, window.end - window.begin);
   }
@@ -158,8 +158,7 @@ Result StartsOrEndsWith(Interpreter* in, const Value& v, const Arguments& a) {
   if (const Sequence* s = args[0]->sequence(); s != nullptr && s->kind == Sequence::Kind::kTuple)
     candidates = s->items;
   for (const Value& candidate : candidates) {
-    TOKENIZER_ASSIGN_OR_RETURN(const Text affix,
-                               ExpectString(candidate, "startswith and endswith's argument"));
+    TESSERA_ASSIGN_OR_RETURN(const Text affix, ExpectString(candidate, "startswith and endswith's argument"));
     if (kEnd ? absl::EndsWith(text, affix.view()) : absl::StartsWith(text, affix.view()))
       return Value::Bool(true);
   }
@@ -168,10 +167,10 @@ Result StartsOrEndsWith(Interpreter* in, const Value& v, const Arguments& a) {
 
 template <bool kFromRight, bool kMustFind>
 Result Find(Interpreter*, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("find", a, {"sub", "start", "end"}));
+  TESSERA_ASSIGN_OR_RETURN(const auto args, Bind("find", a, {"sub", "start", "end"}));
   if (!args[0]) return TemplateError("find takes a text");
-  TOKENIZER_ASSIGN_OR_RETURN(const Text what, ExpectString(*args[0], "the text to find"));
-  TOKENIZER_ASSIGN_OR_RETURN(const ByteRange window, Window(*v.text(), args[1], args[2]));
+  TESSERA_ASSIGN_OR_RETURN(const Text what, ExpectString(*args[0], "the text to find"));
+  TESSERA_ASSIGN_OR_RETURN(const ByteRange window, Window(*v.text(), args[1], args[2]));
   size_t at = std::string::npos;
   if (window.begin <= window.end) {
     const absl::string_view text = v.text()->view().substr(0, window.end);
@@ -186,10 +185,10 @@ Result Find(Interpreter*, const Value& v, const Arguments& a) {
 }
 
 Result Count(Interpreter*, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("count", a, {"sub", "start", "end"}));
+  TESSERA_ASSIGN_OR_RETURN(const auto args, Bind("count", a, {"sub", "start", "end"}));
   if (!args[0]) return TemplateError("count takes a text");
-  TOKENIZER_ASSIGN_OR_RETURN(const Text what, ExpectString(*args[0], "the text to count"));
-  TOKENIZER_ASSIGN_OR_RETURN(const ByteRange window, Window(*v.text(), args[1], args[2]));
+  TESSERA_ASSIGN_OR_RETURN(const Text what, ExpectString(*args[0], "the text to count"));
+  TESSERA_ASSIGN_OR_RETURN(const ByteRange window, Window(*v.text(), args[1], args[2]));
   if (window.begin > window.end) return Value::Int(0);
   const absl::string_view text = v.text()->view().substr(window.begin, window.end - window.begin);
   if (what.empty()) return Value::Int(static_cast<int64_t>(unicode::CountCodePoints(text)) + 1);
@@ -201,20 +200,20 @@ Result Count(Interpreter*, const Value& v, const Arguments& a) {
 }
 
 Result ReplaceMethod(Interpreter* in, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("replace", a, {"old", "new", "count"}));
+  TESSERA_ASSIGN_OR_RETURN(const auto args, Bind("replace", a, {"old", "new", "count"}));
   if (!args[0] || !args[1]) return TemplateError("replace takes what to replace and what with");
-  TOKENIZER_ASSIGN_OR_RETURN(const Text from, ExpectString(*args[0], "replace() argument 1"));
-  TOKENIZER_ASSIGN_OR_RETURN(const Text to, ExpectString(*args[1], "replace() argument 2"));
+  TESSERA_ASSIGN_OR_RETURN(const Text from, ExpectString(*args[0], "replace() argument 1"));
+  TESSERA_ASSIGN_OR_RETURN(const Text to, ExpectString(*args[1], "replace() argument 2"));
   int64_t count = -1;
   if (args[2]) {
-    TOKENIZER_ASSIGN_OR_RETURN(count, ToInteger(*args[2], "count"));
+    TESSERA_ASSIGN_OR_RETURN(count, ToInteger(*args[2], "count"));
   }
   return Replace(in, *v.text(), from, to, count);
 }
 
 template <Text (*kConvert)(const Text&)>
 Result Convert(Interpreter* in, const Value& v, const Arguments& a) {
-  TOKENIZER_RETURN_IF_ERROR(Bind("a method of str", a, {}).status());
+  TESSERA_RETURN_IF_ERROR(Bind("a method of str", a, {}).status());
   return in->MakeString(kConvert(*v.text()));
 }
 
@@ -242,9 +241,9 @@ Text Title(const Text& text) {
 
 template <bool kPrefix>
 Result RemoveAffix(Interpreter*, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("removeprefix", a, {"affix"}));
+  TESSERA_ASSIGN_OR_RETURN(const auto args, Bind("removeprefix", a, {"affix"}));
   if (!args[0]) return TemplateError("removeprefix and removesuffix take a text");
-  TOKENIZER_ASSIGN_OR_RETURN(const Text affix, ExpectString(*args[0], "the affix"));
+  TESSERA_ASSIGN_OR_RETURN(const Text affix, ExpectString(*args[0], "the affix"));
   const Text& text = *v.text();
   if (kPrefix && absl::StartsWith(text.view(), affix.view()))
     return Value::Str(text.Substr(affix.size(), text.size()));
@@ -256,12 +255,12 @@ Result RemoveAffix(Interpreter*, const Value& v, const Arguments& a) {
 // 'l': ljust, 'r': rjust, 'c': center, 'z': zfill
 template <char kHow>
 Result Pad(Interpreter* in, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("a method of str", a, {"width", "fillchar"}));
+  TESSERA_ASSIGN_OR_RETURN(const auto args, Bind("a method of str", a, {"width", "fillchar"}));
   if (!args[0]) return TemplateError("a width is missing");
-  TOKENIZER_ASSIGN_OR_RETURN(const int64_t width, ToInteger(*args[0], "width"));
+  TESSERA_ASSIGN_OR_RETURN(const int64_t width, ToInteger(*args[0], "width"));
   Text fill(kHow == 'z' ? "0" : " ", false);
   if (args[1]) {
-    TOKENIZER_ASSIGN_OR_RETURN(fill, ExpectString(*args[1], "fillchar"));
+    TESSERA_ASSIGN_OR_RETURN(fill, ExpectString(*args[1], "fillchar"));
     if (unicode::CountCodePoints(fill.view()) != 1)
       return TemplateError("The fill character must be exactly one character long");
   }
@@ -281,23 +280,23 @@ Result Pad(Interpreter* in, const Value& v, const Arguments& a) {
 }
 
 Result JoinMethod(Interpreter* in, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const auto args, Bind("join", a, {"iterable"}));
+  TESSERA_ASSIGN_OR_RETURN(const auto args, Bind("join", a, {"iterable"}));
   if (!args[0]) return TemplateError("join takes what to join");
-  TOKENIZER_ASSIGN_OR_RETURN(const std::shared_ptr<const Sequence> items, Iterate(*args[0]));
-  TOKENIZER_RETURN_IF_ERROR(in->ChargeSteps(items->items.size()));
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<const Sequence> items, Iterate(*args[0]));
+  TESSERA_RETURN_IF_ERROR(in->ChargeSteps(items->items.size()));
   Text out;
   for (size_t i = 0; i < items->items.size(); ++i) {
-    TOKENIZER_ASSIGN_OR_RETURN(const Text part,
-                               ExpectString(items->items[i], absl::StrCat("sequence item ", i)));
+    TESSERA_ASSIGN_OR_RETURN(const Text part,
+                             ExpectString(items->items[i], absl::StrCat("sequence item ", i)));
     if (i > 0) out.Append(*v.text());
     out.Append(part);
-    if (out.size() > (size_t{1} << 20)) TOKENIZER_RETURN_IF_ERROR(in->ChargeBytes(out.size()));
+    if (out.size() > (size_t{1} << 20)) TESSERA_RETURN_IF_ERROR(in->ChargeBytes(out.size()));
   }
   return in->MakeString(std::move(out));
 }
 
 Result FormatMethod(Interpreter* in, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(Text out, BraceFormat(*v.text(), a));
+  TESSERA_ASSIGN_OR_RETURN(Text out, BraceFormat(*v.text(), a));
   return in->MakeString(std::move(out));
 }
 

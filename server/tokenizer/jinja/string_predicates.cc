@@ -1,9 +1,9 @@
 // The methods of str that ask what characters it consists of.
 #include <algorithm>
 
+#include "server/status_macros.h"
 #include "server/tokenizer/jinja/builtins.h"
 #include "server/tokenizer/regex.h"
-#include "server/tokenizer/status_macros.h"
 #include "server/tokenizer/unicode.h"
 
 namespace tessera::jinja {
@@ -35,7 +35,7 @@ const Regex& Digits() {
 
 template <const Regex& (*kClass)()>
 Result IsAll(Interpreter*, const Value& v, const Arguments& a) {
-  TOKENIZER_RETURN_IF_ERROR(Bind("a method of str", a, {}).status());
+  TESSERA_RETURN_IF_ERROR(Bind("a method of str", a, {}).status());
   const absl::string_view text = v.text()->view();
   for (size_t pos = 0; pos < text.size();) {
     const size_t length = unicode::SequenceLength(text[pos]);
@@ -46,7 +46,7 @@ Result IsAll(Interpreter*, const Value& v, const Arguments& a) {
 }
 
 Result IsSpace(Interpreter*, const Value& v, const Arguments& a) {
-  TOKENIZER_RETURN_IF_ERROR(Bind("isspace", a, {}).status());
+  TESSERA_RETURN_IF_ERROR(Bind("isspace", a, {}).status());
   return Value::Bool(!v.text()->empty() && Strip(*v.text(), std::nullopt, true, false).empty());
 }
 

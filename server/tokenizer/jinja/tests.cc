@@ -2,9 +2,9 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "server/status_macros.h"
 #include "server/tokenizer/jinja/builtins.h"
 #include "server/tokenizer/jinja/format.h"
-#include "server/tokenizer/status_macros.h"
 #include "server/tokenizer/unicode.h"
 
 namespace tessera::jinja {
@@ -29,65 +29,65 @@ Result IsCase(const Value& v, Text (*convert)(const Text&), Text (*other)(const 
 }
 
 Result Modulo(const Value& v, const Value& divisor, int64_t* out) {
-  TOKENIZER_ASSIGN_OR_RETURN(const int64_t a, ToInteger(v, "the number"));
-  TOKENIZER_ASSIGN_OR_RETURN(const int64_t b, ToInteger(divisor, "the divisor"));
+  TESSERA_ASSIGN_OR_RETURN(const int64_t a, ToInteger(v, "the number"));
+  TESSERA_ASSIGN_OR_RETURN(const int64_t b, ToInteger(divisor, "the divisor"));
   if (b == 0) return TemplateError("integer modulo by zero");
   *out = b == -1 ? 0 : a % b;
   return true;
 }
 
 Result Divisible(Interpreter*, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const Value divisor, OneArgument("divisibleby", a));
+  TESSERA_ASSIGN_OR_RETURN(const Value divisor, OneArgument("divisibleby", a));
   int64_t rest = 0;
-  TOKENIZER_RETURN_IF_ERROR(Modulo(v, divisor, &rest).status());
+  TESSERA_RETURN_IF_ERROR(Modulo(v, divisor, &rest).status());
   return rest == 0;
 }
 
 Result Parity(const Value& v, bool odd) {
   int64_t rest = 0;
-  TOKENIZER_RETURN_IF_ERROR(Modulo(v, Value::Int(2), &rest).status());
+  TESSERA_RETURN_IF_ERROR(Modulo(v, Value::Int(2), &rest).status());
   return (rest != 0) == odd;
 }
 
 Result Equals(Interpreter*, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const Value other, OneArgument("eq", a));
+  TESSERA_ASSIGN_OR_RETURN(const Value other, OneArgument("eq", a));
   return Equal(v, other);
 }
 
 Result NotEquals(Interpreter*, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const Value other, OneArgument("ne", a));
+  TESSERA_ASSIGN_OR_RETURN(const Value other, OneArgument("ne", a));
   return !Equal(v, other);
 }
 
 Result LessThan(Interpreter*, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const Value other, OneArgument("lt", a));
+  TESSERA_ASSIGN_OR_RETURN(const Value other, OneArgument("lt", a));
   return Less(v, other);
 }
 
 Result GreaterThan(Interpreter*, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const Value other, OneArgument("gt", a));
+  TESSERA_ASSIGN_OR_RETURN(const Value other, OneArgument("gt", a));
   return Less(other, v);
 }
 
 Result LessOrEqual(Interpreter*, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const Value other, OneArgument("le", a));
-  TOKENIZER_ASSIGN_OR_RETURN(const bool less, Less(v, other));
+  TESSERA_ASSIGN_OR_RETURN(const Value other, OneArgument("le", a));
+  TESSERA_ASSIGN_OR_RETURN(const bool less, Less(v, other));
   return less || Equal(v, other);
 }
 
 Result GreaterOrEqual(Interpreter*, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const Value other, OneArgument("ge", a));
-  TOKENIZER_ASSIGN_OR_RETURN(const bool less, Less(other, v));
+  TESSERA_ASSIGN_OR_RETURN(const Value other, OneArgument("ge", a));
+  TESSERA_ASSIGN_OR_RETURN(const bool less, Less(other, v));
   return less || Equal(v, other);
 }
 
 Result In(Interpreter* in, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const Value container, OneArgument("in", a));
+  TESSERA_ASSIGN_OR_RETURN(const Value container, OneArgument("in", a));
   return in->Contains(container, v);
 }
 
 Result SameAs(Interpreter*, const Value& v, const Arguments& a) {
-  TOKENIZER_ASSIGN_OR_RETURN(const Value other, OneArgument("sameas", a));
+  TESSERA_ASSIGN_OR_RETURN(const Value other, OneArgument("sameas", a));
   // Identity means something for the singletons; numbers and strings are the same if they are of one type.
   return v.data().index() == other.data().index() && Equal(v, other);
 }

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "server/tokenizer/status_macros.h"
+#include "server/status_macros.h"
 #include "server/tokenizer/unicode.h"
 
 namespace tessera::jinja {
@@ -118,7 +118,7 @@ absl::StatusOr<Value> Value::FromJson(const nlohmann::ordered_json& json, int de
       std::vector<Value> items;
       items.reserve(json.size());
       for (const auto& element : json) {
-        TOKENIZER_ASSIGN_OR_RETURN(Value item, FromJson(element, depth + 1));
+        TESSERA_ASSIGN_OR_RETURN(Value item, FromJson(element, depth + 1));
         items.push_back(std::move(item));
       }
       return List(std::move(items));
@@ -126,7 +126,7 @@ absl::StatusOr<Value> Value::FromJson(const nlohmann::ordered_json& json, int de
     case nlohmann::json::value_t::object: {
       Dict dict;
       for (const auto& [key, element] : json.items()) {
-        TOKENIZER_ASSIGN_OR_RETURN(const Value item, FromJson(element, depth + 1));
+        TESSERA_ASSIGN_OR_RETURN(const Value item, FromJson(element, depth + 1));
         if (unicode::FindInvalid(key) != absl::string_view::npos) {
           return absl::InvalidArgumentError("a key is not valid UTF-8");
         }

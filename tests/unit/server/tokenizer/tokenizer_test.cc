@@ -351,6 +351,51 @@ TEST(TokenizerLimitTest, OneTokenTooManyIsAnError) {
   }
 }
 
+TEST(TokenizerLimitTest, TruncationKeepsTheFirstIds) {
+  const std::vector<std::string> texts = GoldenTexts();
+  std::string all;
+  for (size_t i = 0; i < texts.size() && all.size() < 40000; ++i) absl::StrAppend(&all, texts[i], " ");
+  for (const std::string& family : TokenizerFamilies()) {
+    const auto t = LoadFamily(family);
+    const auto expect_head = [&](const std::string& text, const EncodeOptions& options, size_t size) {
+      std::vector<int32_t> head = *t->Encode(text, options);
+      if (head.size() > size) head.resize(size);
+      EncodeOptions cut = options;
+      cut.max_tokens = size;
+      cut.truncate = true;
+      const auto ids = t->Encode(text, cut);
+      ASSERT_TRUE(ids.ok()) << family << " " << size << " " << ids.status();
+      EXPECT_EQ(*ids, head) << family << " " << size;
+    };
+    for (const bool special : {false, true}) {
+      const EncodeOptions options{.add_special_tokens = special, .parse_special = special};
+      for (size_t i = 0; i < texts.size(); i += 7) {
+        const size_t size = t->Encode(texts[i], options)->size();
+        for (const size_t kept :
+             {size_t{0}, size_t{1}, size / 2, size - std::min<size_t>(size, 1), size, size + 1}) {
+          expect_head(texts[i], options, kept);
+        }
+      }
+      for (const size_t kept : {1, 2, 100, 2500, 5000, 7000}) expect_head(all, options, kept);
+      const std::vector<ByteRange> trusted = {{0, all.size() / 8}};
+      std::vector<int32_t> head = *t->EncodeTrusted(all, trusted, special);
+      head.resize(300);
+      EXPECT_EQ(*t->EncodeTrusted(all, trusted, special, 300, /*truncate=*/true), head) << family;
+    }
+  }
+}
+
+TEST(TokenizerLimitTest, WhatIsCutOffIsNotEncoded) {
+  const auto t = Tokenizer::Parse(
+      R"({"model":{"type":"Unigram","unk_id":null,"vocab":[["a",-1.0],["aa",-1.5],[" ",-2.0]]}})");
+  ASSERT_TRUE(t.ok()) << t.status();
+  const std::string text = Repeated("aa ", 10000) + "b";  // for which there is no token
+  EXPECT_EQ((*t)->Encode(text).status().code(), absl::StatusCode::kInvalidArgument);
+  const auto head = (*t)->Encode(text, {.max_tokens = 5, .truncate = true});
+  ASSERT_TRUE(head.ok()) << head.status();
+  EXPECT_EQ(*head, (std::vector<int32_t>{1, 2, 1, 2, 1}));
+}
+
 // What is left then is to look at each byte once or twice, a quarter of the work. The two take turns, so that a busy machine
 // slows both.
 TEST(TokenizerLimitTest, ALongTextIsGivenUpEarly) {
