@@ -62,6 +62,7 @@ int ExplainCheckpoint(const std::string& dir, bool json) {
                                   {"num_active_parameters", facts.num_active_parameters},
                                   {"weight_bytes", facts.weight_bytes},
                                   {"label", absl::StrCat(label.method, " ", label.algorithm)},
+                                  {"kv_cache_label", label.kv_cache},
                                   {"kv_bytes_per_token", token_bytes},
                                   {"fits", capacity},
                                   {"warnings", facts.warnings}};
@@ -99,7 +100,9 @@ int ExplainCheckpoint(const std::string& dir, bool json) {
   if (!label.method.empty() || !label.algorithm.empty()) {
     rows.push_back({"label", absl::StrCat(label.method, " ", label.algorithm)});
   }
-  rows.push_back({"keys, values", absl::StrCat(HumanBytes(token_bytes), " a token in BF16")});
+  rows.push_back({"keys, values",
+                  absl::StrCat(HumanBytes(token_bytes), " a token in BF16",
+                               label.kv_cache.empty() ? "" : absl::StrCat("; made for ", label.kv_cache))});
   for (size_t i = 0; i < capacity.size(); ++i) rows.push_back({i == 0 ? "fits" : "", capacity[i]});
   for (const std::string& warning : facts.warnings) rows.push_back({"warning", warning});
   Print(Table(rows, "ll"));

@@ -64,11 +64,17 @@ QuantizationHint ReadQuantizationHint(const nlohmann::json& config, const nlohma
     if (hint.algorithm.empty()) hint.algorithm = text(*it, "format");  // compressed-tensors
     names(*it, "ignore");
     names(*it, "modules_to_not_convert");
+    if (const auto scheme = it->find("kv_cache_scheme"); scheme != it->end() && scheme->is_object()) {
+      const auto bits = scheme->find("num_bits");
+      if (bits != scheme->end() && *bits == 8) hint.kv_cache = "FP8";
+      if (bits != scheme->end() && *bits == 4) hint.kv_cache = "NVFP4";
+    }
   }
   if (const auto it = hf_quant_config.find("quantization"); it != hf_quant_config.end() && it->is_object()) {
     if (hint.method.empty()) hint.method = "modelopt";
     if (hint.algorithm.empty()) hint.algorithm = text(*it, "quant_algo");
     if (hint.excluded.empty()) names(*it, "exclude_modules");
+    if (hint.kv_cache.empty()) hint.kv_cache = text(*it, "kv_cache_quant_algo");
   }
   return hint;
 }
@@ -79,7 +85,8 @@ absl::StatusOr<std::string> ReadOptional(const std::string& path) {
   if (absl::IsNotFound(text.status())) return std::string();
   // A download that broke off, not an absent file.
   if (text.ok() && text->empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": 0 bytes; expected a JSON object, or no such file"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": 0 bytes; expected a JSON object, or no such file"));
   }
   return text;
 }

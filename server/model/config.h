@@ -25,9 +25,10 @@ struct GenerationDefaults {
 // What the checkpoint says of its own quantisation (config.json's quantization_config, hf_quant_config.json).
 // Hints, for messages and GetModelInfo: whether a tensor is quantised is decided from the tensor.
 struct QuantizationHint {
-  std::string method;     // "modelopt", ...; empty if none
-  std::string algorithm;  // "NVFP4", "W4A16_NVFP4", ...
+  std::string method;                 // "modelopt", ...; empty if none
+  std::string algorithm;              // "NVFP4", "W4A16_NVFP4", ...
   std::vector<std::string> excluded;  // modules said not to be quantised: names, prefixes or wildcards
+  std::string kv_cache;  // what keys and values were calibrated for: "FP8", "NVFP4"; empty if nothing
 };
 
 struct ModelConfig {

@@ -17,11 +17,6 @@ std::string Several(const std::vector<std::string>& names, absl::string_view wha
   return absl::StrCat(names.size(), what, ", the first is \"", Printable(names[0]), "\"");
 }
 
-bool IsKvScale(absl::string_view name) {
-  return absl::EndsWith(name, ".k_scale") || absl::EndsWith(name, ".v_scale") ||
-         absl::EndsWith(name, ".kv_scale");
-}
-
 }  // namespace
 
 bool DenseFormat(DType dtype, WeightFormat* format) {
@@ -187,32 +182,60 @@ VectorWeights LinearFinder::Vector(const MatrixPlace& place, int64_t size) {
 }
 
 bool LinearFinder::Harmless(const std::string& name, bool tied_embeddings) const {
-  if (absl::EndsWith(name, ".rotary_emb.inv_freq") || (tied_embeddings && name == "lm_head.weight"))
-    return true;
+  if (tied_embeddings && name == "lm_head.weight") return true;
+  // Scales of an attention's inputs and results that no cache of keys and values needs.
+  for (const char* suffix : {".rotary_emb.inv_freq", ".q_scale", ".k_scale", ".v_scale"}) {
+    if (absl::EndsWith(name, suffix)) return true;
+  }
   return false;
 }
 
-void LinearFinder::WarnOfKvScales(std::vector<std::string>* warnings) {
-  std::vector<std::string> names;
-  float least = INFINITY, most = 0;
-  for (const auto& [name, tensor] : reader_.tensors()) {
-    if (used_.count(&tensor) > 0 || !IsKvScale(name)) continue;
-    used_.insert(&tensor);
-    WeightFormat format;
-    if (!DenseFormat(tensor.dtype, &format) || tensor.num_elements() < 1) {
-      Problem(tensor, absl::StrCat("expected a scale in F32, F16 or BF16, found ", DTypeName(tensor.dtype),
-                                   " of ", tensor.ShapeString()));
-      continue;
-    }
-    names.push_back(name);
-    if (!reader_.CheckUnchanged(tensor).ok()) continue;
-    const float value = DenseToFloat(format, tensor.data.data());
-    least = std::min(least, value);
-    most = std::max(most, value);
+VectorWeights LinearFinder::KvScale(const std::string& prefix, char kind, int64_t num_heads) {
+  VectorWeights result;
+  const std::string own = absl::StrCat(std::string(1, kind), "_scale");
+  const TensorView* tensor = nullptr;
+  for (const std::string& name : {absl::StrCat(std::string(1, kind), "_proj.", own), own,
+                                  absl::StrCat("attn.", own), std::string("kv_scale")}) {
+    if (tensor == nullptr) tensor = Take(prefix + name);
   }
-  if (names.empty()) return;
-  warnings->push_back(absl::StrCat(Several(names, " scales of quantised keys and values are not used"), " (",
-                                   least, " to ", most, "): the cache holds BF16"));
+  if (tensor == nullptr) return result;
+  const int64_t size = tensor->num_elements();
+  if (!DenseFormat(tensor->dtype, &result.format) || (size != 1 && size != num_heads)) {
+    Problem(*tensor, absl::StrCat("expected a scale of ", kind == 'k' ? "keys" : "values",
+                                  " in F32, F16 or BF16, or ", num_heads, " of them, found ",
+                                  DTypeName(tensor->dtype), " of ", tensor->ShapeString()));
+    return result;
+  }
+  if (absl::Status status = reader_.CheckUnchanged(*tensor); !status.ok()) {
+    problems_.push_back(std::string(status.message()));
+    return result;
+  }
+  result.size = size;
+  result.data = tensor->data.data();
+  result.stride = DTypeSize(tensor->dtype);
+  for (const float value : result.ToFloat()) {
+    if (!std::isfinite(value) || value <= 0) {
+      bad_kv_scales_.push_back(tensor->name);
+      return VectorWeights();
+    }
+    least_kv_scale_ = std::min(least_kv_scale_, value);
+    largest_kv_scale_ = std::max(largest_kv_scale_, value);
+  }
+  result.tensor = tensor;
+  kv_scales_.push_back(tensor->name);
+  return result;
+}
+
+void LinearFinder::WarnOfKvScales(std::vector<std::string>* warnings) {
+  if (!kv_scales_.empty()) {
+    warnings->push_back(absl::StrCat(Several(kv_scales_, " scales of quantised keys and values are not used"),
+                                     " (", least_kv_scale_, " to ", largest_kv_scale_,
+                                     "): the cache holds BF16"));
+  }
+  if (!bad_kv_scales_.empty()) {
+    warnings->push_back(
+        Several(bad_kv_scales_, " scales of quantised keys and values are not finite numbers above 0"));
+  }
 }
 
 void LinearFinder::CheckLeftovers(bool tied_embeddings, std::vector<std::string>* warnings) {

@@ -2,6 +2,7 @@
 #define TESSERA_SERVER_MODEL_LINEAR_FINDER_H_
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -62,6 +63,11 @@ class LinearFinder {
   // A vector; the place's name is the tensor's whole name.
   VectorWeights Vector(const MatrixPlace& place, int64_t size);
 
+  // The scale of an attention's keys ('k') or values ('v'), one number or one a KV head: PREFIXk_proj.k_scale as
+  // ModelOpt names it, PREFIXk_scale as compressed-tensors does, PREFIXattn.k_scale, or PREFIXkv_scale for both. Not
+  // present() if there is none, or, with a warning, if it is not finite and above 0.
+  VectorWeights KvScale(const std::string& prefix, char kind, int64_t num_heads);
+
   // Tensors under `prefix` belong to a part of the model that is not run, `what`: they are passed over with a warning.
   void PassOver(std::string prefix, std::string what) {
     passed_over_.emplace_back(std::move(prefix), std::move(what));
@@ -116,7 +122,8 @@ class LinearFinder {
   std::vector<std::pair<std::string, std::string>> passed_over_;
   std::map<WeightFormat, FormatUse> use_;
   // Names for warnings.
-  std::vector<std::string> rounded_, bad_input_scales_, no_input_scale_, large_;
+  std::vector<std::string> rounded_, bad_input_scales_, no_input_scale_, large_, kv_scales_, bad_kv_scales_;
+  float least_kv_scale_ = std::numeric_limits<float>::infinity(), largest_kv_scale_ = 0;
   int64_t with_input_scale_ = 0;
 };
 

@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "kernels/nvfp4/bf16.h"
@@ -358,8 +359,20 @@ absl::StatusOr<QuantizeReport> Quantize(const std::string& in_dir, const std::st
   if (!config_json.ok()) return config_json.status();
 
   QuantizePlan plan = PlanQuantization(config->spec, *weights, options.attention);
+  const auto predicts = [&](const auto& entry) {
+    for (int32_t i = 0; i < config->spec.num_prediction_layers; ++i) {
+      const std::string layer = absl::StrCat("model.layers.", config->spec.layers.size() + i, ".");
+      if (absl::StartsWith(entry.first, layer)) return true;
+    }
+    return false;
+  };
+  if (std::any_of((*reader)->tensors().begin(), (*reader)->tensors().end(), predicts)) {
+    plan.warnings.push_back("the layers that predict several tokens at once are left out");
+  }
   const std::vector<std::string> ignore = plan.ignore;
-  absl::StatusOr<std::string> new_config = QuantizedConfigJson(*config_json, options.dialect, ignore);
+  const std::string& kv_cache = config->quantization.kv_cache;
+  absl::StatusOr<std::string> new_config =
+      QuantizedConfigJson(*config_json, options.dialect, ignore, kv_cache);
   if (!new_config.ok()) return new_config.status();
 
   absl::StatusOr<std::unique_ptr<OutputDirectory>> out = OutputDirectory::Create(out_dir, options.overwrite);
@@ -375,7 +388,8 @@ absl::StatusOr<QuantizeReport> Quantize(const std::string& in_dir, const std::st
   absl::Status status = (*writer)->Finish();
   status.Update(WriteNewFile(absl::StrCat(working, "/config.json"), *new_config));
   if (options.dialect == QuantizeDialect::kModelOpt) {
-    status.Update(WriteNewFile(absl::StrCat(working, "/hf_quant_config.json"), HfQuantConfigJson(ignore)));
+    status.Update(
+        WriteNewFile(absl::StrCat(working, "/hf_quant_config.json"), HfQuantConfigJson(ignore, kv_cache)));
   }
   status.Update(CopySideFiles(in_dir, working));
   if (status.ok() && options.cancelled && options.cancelled()) status = absl::CancelledError("cancelled");

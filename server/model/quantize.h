@@ -64,8 +64,9 @@ struct QuantizeReport {
 // `out_dir`: model.safetensors, config.json with quantization_config (and hf_quant_config.json in ModelOpt's dialect;
 // weights only, activations stay BF16), and copies of the tokenizer and generation files. MXFP4 is cast without error
 // where its exponents allow it. Gate and up projections of an expert share a tensor scale, and so do q, k and v of a
-// layer. Router, norms, embeddings and the output matrix are written as BF16. Experts that were stacked in one tensor
-// stand alone in the output.
+// layer. Router, norms, embeddings and the output matrix are written as BF16; scales of a
+// cache of keys and values stay. Experts that were stacked in one tensor
+// stand alone in the output. Layers that predict several tokens at once are left out.
 //
 // Streams: one matrix in memory at a time and thread. `out_dir` appears whole or not at all: all is written
 // in a hidden directory beside it, synced, and renamed. ALREADY_EXISTS if `out_dir` exists and `overwrite` is

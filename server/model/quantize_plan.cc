@@ -33,7 +33,8 @@ class Planner {
       Keep(*vector);
     }
     // Rounded, these would change which experts are chosen, or every softmax.
-    for (const VectorWeights* vector : {&layer.selection_bias, &layer.sinks})
+    for (const VectorWeights* vector :
+         {&layer.selection_bias, &layer.sinks, &layer.key_scale, &layer.value_scale})
       Keep(*vector, /*as_it_is=*/true);
     if (layer.router.present()) KeepModule({layer.router.name, layer.router});
     const std::vector<std::vector<const LinearWeights*>> attention = {

@@ -164,6 +164,8 @@ LayerWeights FindLayer(const ModelSpec& spec, size_t index, Finder& finder) {
   layer.o = finder.Linear(attn + "o_proj", hidden, result_size, true);
   if (attention.output_bias) layer.o_bias = finder.Vector(attn + "o_proj.bias", hidden);
   if (attention.sinks) layer.sinks = finder.Vector(attn + "sinks", attention.num_query_heads);
+  layer.key_scale = finder.KvScale(attn, 'k', attention.cache_heads());
+  layer.value_scale = finder.KvScale(attn, 'v', attention.cache_heads());
   FindMlp(spec, layer_spec.mlp, prefix, finder, &layer);
   return layer;
 }
@@ -193,6 +195,7 @@ class ShapeFinder {
     result.in = in;
     return result;
   }
+  VectorWeights KvScale(const std::string&, char, int64_t) const { return {}; }
   VectorWeights Vector(const MatrixPlace&, int64_t size) const {
     VectorWeights result;
     result.size = size;

@@ -32,6 +32,9 @@ struct LayerWeights {
   VectorWeights q_norm, k_norm;       // of each head, or of all together
   VectorWeights q_a_norm, kv_a_norm;  // kLatent
   VectorWeights sinks;
+  // For a cache that is quantised (QuantizationHint::kv_cache says to what): keys and values are stored divided by
+  // these, one for all or one a KV head. Finite and above 0; not present where the checkpoint has none.
+  VectorWeights key_scale, value_scale;
   // MLP.
   LinearWeights router;
   VectorWeights router_bias, selection_bias;
@@ -60,7 +63,7 @@ struct CheckpointFacts {
 // Finds every tensor that `spec` needs and checks type and shape. One INVALID_ARGUMENT names all that is
 // missing, misshapen, of a wrong type or not asked for (the first 20 and how many more). Block scales are
 // checked separately, as reading them touches the file: see linear_rows.h. Tensors that another part of an
-// engine uses (rotary tables, KV scales) are passed over with a warning.
+// engine uses (rotary tables) are passed over with a warning.
 absl::StatusOr<ModelWeights> ResolveWeights(const ModelSpec& spec, const SafetensorsReader& reader,
                                             CheckpointFacts* facts);
 

@@ -189,6 +189,17 @@ TEST(Config, QuantizationIsAHint) {
   ASSERT_TRUE(parsed.ok());
   EXPECT_EQ(parsed->quantization.algorithm, "W4A16_NVFP4");
   EXPECT_THAT(parsed->quantization.method, IsEmpty());
+  EXPECT_THAT(parsed->quantization.kv_cache, IsEmpty());
+
+  config["quantization_config"]["kv_cache_scheme"] = {{"num_bits", 8}, {"type", "float"}, {"dynamic", false}};
+  const char kNvfp4Cache[] = R"({"quantization": {"kv_cache_quant_algo": "NVFP4"}})";
+  EXPECT_EQ(ParseModelConfig(config.dump(), "", "")->quantization.kv_cache, "FP8");
+  EXPECT_EQ(ParseModelConfig(config.dump(), "", kNvfp4Cache)->quantization.kv_cache, "FP8");
+  config["quantization_config"]["kv_cache_scheme"] = nullptr;
+  EXPECT_EQ(ParseModelConfig(config.dump(), "", kNvfp4Cache)->quantization.kv_cache, "NVFP4");
+  EXPECT_THAT(ParseModelConfig(config.dump(), "", R"({"quantization": {"kv_cache_quant_algo": null}})")
+                  ->quantization.kv_cache,
+              IsEmpty());
 }
 
 TEST(Config, MessagesNameTheDirectory) {

@@ -279,6 +279,8 @@ TEST_F(FinderTest, WarnsOfWhatIsSuspicious) {
   tensors_["reciprocal.input_scale"] = {DType::kF32, {}, Floats({0.5f})};
   tensors_["a.k_proj.k_scale"] = {DType::kF32, {}, Floats({0.02f})};
   tensors_["a.v_proj.v_scale"] = {DType::kF32, {1}, Floats({0.5f})};
+  tensors_["b.k_scale"] = {DType::kF32, {1}, Floats({0})};
+  tensors_["b.q_scale"] = {DType::kF32, {1}, Floats({1})};
   tensors_["mtp.x.weight"] = {DType::kBf16, {1}, {0, 0}};
   LinearFinder& finder = Open();
   finder.PassOver("mtp.", "the next-token predictor");
@@ -286,16 +288,77 @@ TEST_F(FinderTest, WarnsOfWhatIsSuspicious) {
   EXPECT_EQ(finder.Linear("without", 4, 32, true).input_scale, 0.0f);
   EXPECT_EQ(finder.Linear("zero", 4, 32, true).input_scale, 0.0f);
   EXPECT_TRUE(finder.Linear("reciprocal", 4, 32, true).present());
+  EXPECT_TRUE(finder.KvScale("a.", 'k', 2).present());
+  EXPECT_TRUE(finder.KvScale("a.", 'v', 2).present());
+  EXPECT_FALSE(finder.KvScale("b.", 'k', 2).present());
   EXPECT_THAT(
       Warnings(),
       ElementsAre(
           HasSubstr("2 scales of quantised keys and values are not used, the first is "
                     "\"a.k_proj.k_scale\" (0.02 to 0.5)"),
+          HasSubstr("1 scales of quantised keys and values are not finite numbers above 0, the first is "
+                    "\"b.k_scale\""),
           HasSubstr("1 tensors of the next-token predictor are not used"),
+          HasSubstr("1 tensors are not used, the first is \"b.q_scale\""),
           HasSubstr("1 tensor scales let weights pass 100000"),
           HasSubstr("1 input scales are not finite numbers above 0, the first is \"zero.input_scale\""),
           HasSubstr("1 matrices have no input scale where others have, the first is \"without\"")));
   EXPECT_THAT(problems_, IsEmpty());
+}
+
+// Without them the products would be wrong, and nothing else would tell.
+TEST_F(FinderTest, RefusesPartsThatChangeTheProducts) {
+  AddNvfp4("a", 4, 32);
+  tensors_["a.pre_quant_scale"] = {DType::kBf16, {1}, {0, 0}};
+  tensors_["a.svdquant_lora_a"] = {DType::kBf16, {1}, {0, 0}};
+  tensors_["a.weight_zero_point"] = {DType::kBf16, {1}, {0, 0}};
+  LinearFinder& finder = Open();
+  EXPECT_TRUE(finder.Linear("a", 4, 32, true).present());
+  EXPECT_THAT(Warnings(), IsEmpty());
+  EXPECT_THAT(problems_,
+              ElementsAre(HasSubstr("\"a.pre_quant_scale\": AWQ input scales are not supported"),
+                          HasSubstr("\"a.svdquant_lora_a\": SVDQuant's low-rank parts"),
+                          HasSubstr("\"a.weight_zero_point\": not a tensor of this architecture")));
+}
+
+// A tensor scale of 2e-5 would be lost in E4M3, whose least number is 2^-9: it is kept apart.
+TEST_F(FinderTest, SmallTensorScalesKeepEveryValue) {
+  AddNvfp4("one", 4, 32, 1.0f);
+  AddNvfp4("small", 4, 32, 0x1p-16f);
+  LinearFinder& finder = Open();
+  std::vector<float> one(4 * 32), small(4 * 32);
+  Dequantize(finder.Linear("one", 4, 32, true), 0, 4, one.data());
+  Dequantize(finder.Linear("small", 4, 32, true), 0, 4, small.data());
+  for (size_t i = 0; i < one.size(); ++i) EXPECT_EQ(small[i], one[i] * 0x1p-16f);
+}
+
+TEST_F(FinderTest, ReadsScalesOfKeysAndValuesByAllTheirNames) {
+  tensors_["modelopt.k_proj.k_scale"] = {DType::kF32, {}, Floats({0.25f})};
+  tensors_["modelopt.v_proj.v_scale"] = {DType::kBf16, {1}, {0x00, 0x3f}};
+  tensors_["ct.k_scale"] = {DType::kF32, {1}, Floats({2})};
+  tensors_["ct.v_scale"] = {DType::kF32, {3, 1}, Floats({1, 2, 3})};
+  tensors_["old.attn.k_scale"] = {DType::kF32, {1}, Floats({3})};
+  tensors_["both.kv_scale"] = {DType::kF32, {1}, Floats({4})};
+  tensors_["odd.k_scale"] = {DType::kF32, {2}, Floats({1, 1})};
+  tensors_["odd.v_scale"] = {DType::kI32, {1}, Floats({1})};
+  LinearFinder& finder = Open();
+  using testing::IsEmpty;
+  const auto scale = [&](const char* prefix, char kind) { return finder.KvScale(prefix, kind, 3).ToFloat(); };
+  EXPECT_THAT(scale("modelopt.", 'k'), ElementsAre(0.25f));
+  EXPECT_THAT(scale("modelopt.", 'v'), ElementsAre(0.5f));
+  EXPECT_THAT(scale("ct.", 'k'), ElementsAre(2));
+  EXPECT_THAT(scale("ct.", 'v'), ElementsAre(1, 2, 3));
+  EXPECT_THAT(scale("old.", 'k'), ElementsAre(3));
+  EXPECT_THAT(scale("both.", 'k'), ElementsAre(4));
+  EXPECT_THAT(scale("both.", 'v'), ElementsAre(4));
+  EXPECT_FALSE(finder.KvScale("none.", 'k', 3).present());
+  EXPECT_THAT(problems_, IsEmpty());
+  EXPECT_FALSE(finder.KvScale("odd.", 'k', 3).present());
+  EXPECT_FALSE(finder.KvScale("odd.", 'v', 3).present());
+  EXPECT_THAT(problems_,
+              ElementsAre(HasSubstr("\"odd.k_scale\": expected a scale of keys in F32, F16 or BF16, or 3 of "
+                                    "them, found F32 of [2]"),
+                          HasSubstr("\"odd.v_scale\": expected a scale of values")));
 }
 
 TEST_F(FinderTest, NamesBadBlockScalesInEveryFormat) {

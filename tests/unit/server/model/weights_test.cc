@@ -344,6 +344,42 @@ TEST_F(WeightsTest, ListsOfExclusionsThatLie) {
                            HasSubstr("labelled NVFP4")));
 }
 
+// compressed-tensors' "re:" patterns need no reading: what they would say, the tensors say.
+TEST_F(WeightsTest, PatternsOfRegularExpressionsDecideNothing) {
+  for (const char* pattern : {"re:.*", "re:.*self_attn.*", "re:.*\\.gate$", "re:(unclosed"}) {
+    ASSERT_TRUE(OpenChanged("moe_nvfp4", [](Tensors&) {}).ok());
+    nlohmann::json config = nlohmann::json::parse(ReadFile(GoldenDirectory("moe_nvfp4") + "/config.json"));
+    config["quantization_config"] = {
+        {"quant_method", "compressed-tensors"},
+        {"format", "nvfp4-pack-quantized"},
+        {"config_groups",
+         {{"group_0", {{"targets", nlohmann::json::array({pattern})}, {"input_activations", nullptr}}}}},
+        {"ignore", nlohmann::json::array({pattern})}};
+    WriteFile(directory_ / "config.json", config.dump());
+    const auto checkpoint = Checkpoint::Open(directory_.path());
+    ASSERT_TRUE(checkpoint.ok()) << pattern << " " << checkpoint.status();
+    EXPECT_THAT((*checkpoint)->facts().warnings, testing::IsEmpty()) << pattern;
+    const LayerWeights& layer = (*checkpoint)->weights().layers[0];
+    EXPECT_EQ(layer.q.format, WeightFormat::kNvfp4) << pattern;
+    EXPECT_EQ(layer.experts[1].down.format, WeightFormat::kNvfp4) << pattern;
+    EXPECT_EQ(layer.router.format, WeightFormat::kBf16) << pattern;
+  }
+}
+
+TEST_F(WeightsTest, CarriesTheScalesOfKeysAndValues) {
+  const auto checkpoint = OpenChanged("moe_nvfp4", [](Tensors& tensors) {
+    tensors["model.layers.0.self_attn.k_proj.k_scale"] = {DType::kF32, {}, FloatBytes(0.03f)};
+    tensors["model.layers.0.self_attn.v_proj.v_scale"] = {DType::kF32, {1}, FloatBytes(0.5f)};
+  });
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const std::vector<LayerWeights>& layers = (*checkpoint)->weights().layers;
+  EXPECT_THAT(layers[0].key_scale.ToFloat(), testing::ElementsAre(0.03f));
+  EXPECT_THAT(layers[0].value_scale.ToFloat(), testing::ElementsAre(0.5f));
+  EXPECT_FALSE(layers[1].key_scale.present());
+  EXPECT_THAT((*checkpoint)->facts().warnings,
+              testing::ElementsAre(HasSubstr("2 scales of quantised keys and values are not used")));
+}
+
 TEST_F(WeightsTest, WarnsWhenTheLabelDoesNotFit) {
   auto checkpoint = Checkpoint::Open(GoldenDirectory("moe_bf16"));
   ASSERT_TRUE(checkpoint.ok());
