@@ -2,7 +2,7 @@
 //
 // Persistent CTAs, one an SM, take work items (64 query rows a consumer warp group, all of one KV head) from a counter,
 // the longest first. One producer warp feeds a ring of shared-memory slots through TMA, keys and values of 64 positions by
-// turns; another copies the queries of the item after. Every consumer warp group multiplies its own rows with the same
+// turns; others copy the queries of the item after. Every consumer warp group multiplies its own rows with the same
 // slots: S = Q K^T into registers, softmax, O += P V with P from registers. The scores of the next tile and the product
 // with the values of this one are both under way while the softmax runs, and two warp groups take turns to start theirs.
 //
@@ -99,7 +99,7 @@ struct FmhaPrefillShared {
       ptx::MbarrierInit(&queries_empty[group], 4);
     }
     ptx::MbarrierInit(landed, 1);
-    queue.Init(Traits::kConsumerWarps + 1);
+    queue.Init(Traits::kConsumerWarps + Traits::kWarpGroups);
     ptx::FenceBarrierInit();
   }
 };
@@ -175,38 +175,47 @@ __device__ void FmhaPrefillProduce(const FmhaPrefillArgs& args, const CUtensorMa
   }
 }
 
-// The role of the warp that copies queries into shared memory, where TMA could not place rows of every group size.
+// The role of the warps that copy queries into shared memory, one a warp group: TMA could not place rows of every group
+// size.
 template <class Traits>
 __device__ void FmhaPrefillCopyQueries(const FmhaPrefillArgs& args, const FmhaPrefillShared<Traits>& shared,
-                                       int32_t lane) {
+                                       int32_t group, int32_t lane) {
   constexpr int32_t kChunks = Traits::kHeadDim / 8;  // of 16 bytes
   FmhaRing<FmhaPrefillQueue::kSlots> queue;
   const __nv_bfloat16* q = static_cast<const __nv_bfloat16*>(args.p.q);
+  uint8_t* target = shared.queries + group * Traits::kSlotBytes;
   uint32_t phase = 0;
   while (true) {
     const FmhaPrefillItem& item = shared.queue.Take(queue);
     if (item.IsNone()) break;
-    for (int32_t group = 0; group < Traits::kWarpGroups; ++group) {
-      uint8_t* target = shared.queries + group * Traits::kSlotBytes;
-      ptx::MbarrierWait(&shared.queries_empty[group], phase ^ 1);
-#pragma unroll 2
-      for (int32_t i = lane; i < 64 * kChunks; i += 32) {
-        const int32_t chunk = i % kChunks, row = i / kChunks;
-        const int32_t item_row = item.first_row + group * 64 + row, token = item_row / args.group;
-        const bool exists = token < item.chunk.num_tokens;
-        const int64_t head = int64_t{item.chunk.first_token + token} * args.p.num_query_heads +
-                             item.kv_head * args.group + item_row % args.group;
-        ptx::CpAsync16(target + chunk / 8 * Traits::kBoxBytes + row * 128 + ((chunk ^ row) & 7) * 16,
-                       exists ? q + head * Traits::kHeadDim + chunk * 8 : q, exists ? 16 : 0);
-      }
-      ptx::CpAsyncCommit();
-      ptx::CpAsyncWait<0>();
-      if constexpr (!Traits::kQueriesInRegisters) ptx::FenceProxyAsyncShared();
-      __syncwarp();
-      if (lane == 0) ptx::MbarrierArrive(&shared.queries_full[group]);
+    int32_t sources[2];  // rows of q for this lane's rows of either half; -1: none
+#pragma unroll
+    for (int32_t half = 0; half < 2; ++half) {
+      const int32_t row = item.first_row + group * 64 + half * 32 + lane, token = row / args.group;
+      const int32_t head = item.kv_head * args.group + row - token * args.group;
+      sources[half] = token < item.chunk.num_tokens
+                          ? (item.chunk.first_token + token) * args.p.num_query_heads + head
+                          : -1;
     }
     shared.queue.Release(queue, lane);
+    ptx::MbarrierWait(&shared.queries_empty[group], phase ^ 1);
     phase ^= 1;
+#pragma unroll
+    for (int32_t half = 0; half < 2; ++half) {
+#pragma unroll 4
+      for (int32_t i = lane; i < 32 * kChunks; i += 32) {
+        const int32_t chunk = i % kChunks, row = i / kChunks;
+        const int32_t source = __shfl_sync(~0u, sources[half], row);
+        ptx::CpAsync16(
+            target + chunk / 8 * Traits::kBoxBytes + (half * 32 + row) * 128 + ((chunk ^ row) & 7) * 16,
+            q + int64_t{max(source, 0)} * Traits::kHeadDim + chunk * 8, source >= 0 ? 16 : 0);
+      }
+    }
+    ptx::CpAsyncCommit();
+    ptx::CpAsyncWait<0>();
+    if constexpr (!Traits::kQueriesInRegisters) ptx::FenceProxyAsyncShared();
+    __syncwarp();
+    if (lane == 0) ptx::MbarrierArrive(&shared.queries_full[group]);
   }
 }
 
@@ -376,7 +385,8 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
   } else {
     ptx::SetmaxnregDec<Traits::kProducerRegisters>();
     if (warp == Traits::kConsumerWarps) FmhaPrefillProduce<Traits>(args, &k_map, &v_map, shared, lane);
-    if (warp == Traits::kConsumerWarps + 1) FmhaPrefillCopyQueries<Traits>(args, shared, lane);
+    const int32_t group = warp - Traits::kConsumerWarps - 1;
+    if (group >= 0 && group < Traits::kWarpGroups) FmhaPrefillCopyQueries<Traits>(args, shared, group, lane);
   }
 }
 
