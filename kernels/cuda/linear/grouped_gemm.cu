@@ -9,6 +9,9 @@
 namespace tessera::cuda {
 namespace {
 
+// Activations in the order of the steps are multiplied by wgmma, which is Hopper's alone.
+bool HasWgmma() { return ThisDevice().major == 9; }
+
 const char* CheckShapes(const GroupedGemmParams& p) {
   const PackedWeights& w = p.weights;
   if (!w.data || !p.x || !p.out) return "grouped gemm: a required pointer is null";
@@ -17,6 +20,16 @@ const char* CheckShapes(const GroupedGemmParams& p) {
     return "grouped gemm: the packed n must be a positive multiple of 16";
   if (p.tile_slots < 8 || p.tile_slots > 128 || (p.tile_slots & (p.tile_slots - 1)) != 0) {
     return "grouped gemm: tile_slots must be 8, 16, 32, 64 or 128";
+  }
+  if (p.x_order == ActivationOrder::kSteps && !HasWgmma())
+    return "grouped gemm: activations in the order of the steps need sm_90";
+  if (p.x_order == ActivationOrder::kPlain && p.tile_slots == 128)
+    return "grouped gemm: tile_slots 128 needs activations in the order of the steps";
+  if (p.out_order == ActivationOrder::kSteps &&
+      (p.epilogue != GemmEpilogue::kSwiglu || p.x_order != ActivationOrder::kSteps ||
+       p.out_features % kGroupK != 0)) {
+    return "grouped gemm: results in the order of the steps are of SwiGLU, from activations in that order, a "
+           "multiple of 64 features";
   }
   const int32_t features = p.epilogue == GemmEpilogue::kSwiglu ? w.n / 2 : w.n;
   if (p.out_features < 1 || p.out_features > features)
@@ -27,9 +40,6 @@ const char* CheckShapes(const GroupedGemmParams& p) {
   }
   return nullptr;
 }
-
-// Tiles of 128 slots are multiplied by wgmma, which is Hopper's alone.
-bool HasWgmma() { return ThisDevice().major == 9; }
 
 // All but tiles_per_cta.
 GemmGeometry MakeGeometry(const PackedWeights& w) {
@@ -49,17 +59,34 @@ int32_t TilesPerCta(const GemmGeometry& g, int32_t tile_slots) {
 
 }  // namespace
 
-int32_t ChooseTileSlots(int64_t slots, const PackedWeights& weights) {
+bool StepOrderPays(int64_t tokens) {
+  constexpr int64_t kFewest = 128;
+  return tokens >= kFewest && HasWgmma();
+}
+
+int32_t ChooseTileSlots(int64_t slots, const PackedWeights& weights, ActivationOrder order) {
   const int64_t sms = std::max(1, ThisDevice().sms);
   const int64_t each = (slots + weights.num_matrices - 1) / weights.num_matrices;
+  const int64_t matrices = std::min<int64_t>(slots, weights.num_matrices);
   const GemmGeometry g = MakeGeometry(weights);
   const auto ctas = [&](int32_t tile_slots) {
-    const int64_t tiles =
-        (each + tile_slots - 1) / tile_slots * std::min<int64_t>(slots, weights.num_matrices);
-    return (g.row_tiles + TilesPerCta(g, tile_slots) - 1) / TilesPerCta(g, tile_slots) * tiles;
+    const int32_t rows = order == ActivationOrder::kSteps ? kGemmWarps : TilesPerCta(g, tile_slots);
+    return (g.row_tiles + rows - 1) / rows * ((each + tile_slots - 1) / tile_slots * matrices);
   };
-  // A tile of 128, even a third full, does more a second than the small ones. One of its CTAs fills an SM.
-  if (each > 32 && ctas(128) >= sms && HasWgmma()) return 128;
+  if (order == ActivationOrder::kSteps) {
+    // An SM takes its share of the tiles one by one; a group of k takes a tile about so many cycles.
+    const auto time = [&](int32_t tile_slots) {
+      const int64_t cycles = std::min<int64_t>(each, tile_slots) > 64   ? 560
+                             : std::min<int64_t>(each, tile_slots) > 32 ? 320
+                                                                        : 250;
+      return (ctas(tile_slots) + sms - 1) / sms * cycles;
+    };
+    int32_t best = 128;
+    for (const int32_t tile_slots : {64, 32}) {
+      if (time(tile_slots) < time(best)) best = tile_slots;
+    }
+    return best;
+  }
   int32_t tile = each <= 8 ? 8 : each <= 16 ? 16 : each <= 32 ? 32 : 64;
   while (tile > 8 && ctas(tile) < 2 * sms) tile /= 2;
   return tile;
@@ -73,11 +100,10 @@ const char* GroupedGemm(const GroupedGemmParams& params, cudaStream_t stream) {
   GemmGeometry g = MakeGeometry(w);
   g.tiles_per_cta = TilesPerCta(g, params.tile_slots);
   const dim3 grid((g.row_tiles + g.tiles_per_cta - 1) / g.tiles_per_cta, tiles);
-  if (params.tile_slots == 128 && !HasWgmma()) return "grouped gemm: tile_slots 128 needs sm_90";
-  const auto launch = params.tile_slots == 128           ? LaunchGroupedGemmLargeSm90
-                      : w.format == WeightFormat::kNvfp4 ? LaunchGroupedGemmNvfp4
-                                                         : LaunchGroupedGemmBf16;
-  const cudaError_t status = launch(params, g, grid, stream);
+  const cudaError_t status =
+      params.x_order == ActivationOrder::kSteps ? LaunchGroupedGemmLargeSm90(params, g, tiles, stream)
+      : w.format == WeightFormat::kNvfp4        ? LaunchGroupedGemmNvfp4(params, g, grid, stream)
+                                                : LaunchGroupedGemmBf16(params, g, grid, stream);
   return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
 }
 

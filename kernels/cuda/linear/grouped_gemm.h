@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "kernels/cuda/linear/activation_order.h"
 #include "kernels/cuda/linear/packed_weights.h"
 
 namespace tessera::cuda {
@@ -32,15 +33,19 @@ struct Glu {
 // several matrices the slots are sorted by expert, and `tiles` cuts them into pieces of one expert each.
 struct GroupedGemmParams {
   PackedWeights weights;
-  const void* x = nullptr;              // bf16 [rows, k]
+  const void* x = nullptr;  // bf16 [rows, k]
+  // The order of the steps chooses the kernel for prompts, through wgmma: sm_90 alone. Both give the same bits.
+  ActivationOrder x_order = ActivationOrder::kPlain;
   const int32_t* input_rows = nullptr;  // device [num_slots], or null: slot i reads row i
   void* out = nullptr;
   int32_t out_features = 0;  // features that exist (n without padding); for kSwiglu, of the result
   GemmEpilogue epilogue = GemmEpilogue::kStore;
   Glu glu;  // kSwiglu
+  // Of kSwiglu's result. The order of the steps needs x in it too, and out_features a multiple of 64.
+  ActivationOrder out_order = ActivationOrder::kPlain;
 
   int32_t num_slots = 0;
-  int32_t tile_slots = 8;  // most slots of a tile: 8, 16, 32, 64; on sm_90 also 128
+  int32_t tile_slots = 8;  // most slots of a tile: 8, 16, 32, 64; in the order of the steps also 128
   // For several matrices: device arrays made by SortByExpert for the same tile_slots; else null.
   const int32_t* tile_expert = nullptr;   // [max_tiles]
   const int2* tile_slot_range = nullptr;  // [max_tiles] first slot, end
@@ -51,9 +56,13 @@ struct GroupedGemmParams {
 // Checks the shapes and launches. Returns what is wrong, or null. Can be captured in a graph.
 const char* GroupedGemm(const GroupedGemmParams& params, cudaStream_t stream);
 
+// Whether the matrices of a step of so many tokens are worth having their activations in the order of the steps.
+bool StepOrderPays(int64_t tokens);
+
 // The tile size that suits `slots` slots spread over the matrices of `weights`: large enough that a tile holds a matrix's
 // share, small enough that the launch fills the device. Any size gives the same bits.
-int32_t ChooseTileSlots(int64_t slots, const PackedWeights& weights);
+int32_t ChooseTileSlots(int64_t slots, const PackedWeights& weights,
+                        ActivationOrder order = ActivationOrder::kPlain);
 
 }  // namespace tessera::cuda
 

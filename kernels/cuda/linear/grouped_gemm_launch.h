@@ -15,9 +15,9 @@ cudaError_t LaunchGroupedGemmNvfp4(const GroupedGemmParams& params, const GemmGe
 cudaError_t LaunchGroupedGemmBf16(const GroupedGemmParams& params, const GemmGeometry& geometry, dim3 grid,
                                   cudaStream_t stream);
 
-// Tiles of 128 slots, both formats.
+// Activations in the order of the steps, both formats. `slot_tiles` is the most there can be.
 cudaError_t LaunchGroupedGemmLargeSm90(const GroupedGemmParams& params, const GemmGeometry& geometry,
-                                       dim3 grid, cudaStream_t stream);
+                                       int32_t slot_tiles, cudaStream_t stream);
 
 }  // namespace tessera::cuda
 

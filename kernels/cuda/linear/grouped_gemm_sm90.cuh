@@ -109,11 +109,21 @@ struct PartialSums {
   }
 };
 
-// A sum of feature `row` of all packed matrices, scaled and biased.
-__device__ __forceinline__ float ScaledSum(const PackedWeights& w, int64_t row, float sum) {
-  if (w.sum_scales != nullptr) sum = __fmul_rn(sum, w.sum_scales[row / 8]);
-  return w.bias != nullptr ? __fadd_rn(sum, w.bias[row]) : sum;
-}
+// What is done to the sums of feature `row` of all packed matrices.
+struct RowScale {
+  float scale = 1.0f, bias = 0.0f;
+  bool has_bias;
+
+  __device__ __forceinline__ RowScale(const PackedWeights& w, int64_t row) : has_bias(w.bias != nullptr) {
+    if (w.sum_scales != nullptr) scale = w.sum_scales[row / 8];
+    if (has_bias) bias = w.bias[row];
+  }
+
+  __device__ __forceinline__ float Apply(float sum) const {
+    sum = __fmul_rn(sum, scale);
+    return has_bias ? __fadd_rn(sum, bias) : sum;
+  }
+};
 
 // NaN stays.
 __device__ __forceinline__ float ApplyGlu(const Glu& glu, float gate, float up) {
@@ -122,15 +132,11 @@ __device__ __forceinline__ float ApplyGlu(const Glu& glu, float gate, float up) 
   return gate / (1.0f + __expf(-glu.sigmoid_scale * gate)) * (up + glu.up_offset);
 }
 
-// Writes one result, of feature `row` of all packed matrices; kSwiglu alone has an `up`, of feature row + 8.
+// Writes one scaled sum.
 template <GemmEpilogue kEpilogue>
-__device__ __forceinline__ void StoreResult(const GroupedGemmParams& p, int64_t row, int64_t at, float sum,
-                                            float up) {
-  sum = ScaledSum(p.weights, row, sum);
-  if constexpr (kEpilogue == GemmEpilogue::kSwiglu) {
-    up = ScaledSum(p.weights, row + 8, up);
-    static_cast<__nv_bfloat16*>(p.out)[at] = __float2bfloat16(ApplyGlu(p.glu, sum, up));
-  } else if constexpr (kEpilogue == GemmEpilogue::kAdd) {
+__device__ __forceinline__ void StoreSum(const GroupedGemmParams& p, int64_t at, float sum) {
+  static_assert(kEpilogue != GemmEpilogue::kSwiglu);
+  if constexpr (kEpilogue == GemmEpilogue::kAdd) {
     static_cast<float*>(p.out)[at] += sum;
   } else {
     static_cast<float*>(p.out)[at] = sum;
@@ -202,11 +208,15 @@ __global__ void __launch_bounds__(32 * kGemmWarps, 1)
     if (out_feature >= p.out_features) continue;
     const int64_t at = int64_t{slots.x + slot} * p.out_features + out_feature;
     const float* sums = partial_sums + tile * Partial::kFloats;
-    const float first = Partial::Sum(sums, parts, tiles, feature, slot);
-    float up = 0.0f;
-    if constexpr (kEpilogue == GemmEpilogue::kSwiglu)
-      up = Partial::Sum(sums, parts, tiles, feature + 8, slot);
-    StoreResult<kEpilogue>(p, first_row + tile * kRowTile + feature, at, first, up);
+    const int64_t row_of_all = first_row + tile * kRowTile + feature;
+    const float sum = RowScale(p.weights, row_of_all).Apply(Partial::Sum(sums, parts, tiles, feature, slot));
+    if constexpr (kEpilogue == GemmEpilogue::kSwiglu) {
+      const float up =
+          RowScale(p.weights, row_of_all + 8).Apply(Partial::Sum(sums, parts, tiles, feature + 8, slot));
+      static_cast<__nv_bfloat16*>(p.out)[at] = __float2bfloat16(ApplyGlu(p.glu, sum, up));
+    } else {
+      StoreSum<kEpilogue>(p, at, sum);
+    }
   }
 }
 

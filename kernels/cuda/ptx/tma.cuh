@@ -12,6 +12,8 @@ namespace tessera::cuda::ptx {
 
 // L2 eviction policy for data that is read once, as createpolicy.fractional.L2::evict_first encodes it.
 inline constexpr uint64_t kEvictFirst = 0x12F0000000000000ull;
+// The default policy, as L2::evict_normal.
+inline constexpr uint64_t kEvictNormal = 0x1000000000000000ull;
 // And for data that is read again soon, as L2::evict_last.
 inline constexpr uint64_t kEvictLast = 0x14F0000000000000ull;
 

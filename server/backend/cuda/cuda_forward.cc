@@ -115,16 +115,22 @@ absl::Status CudaForward::Reserve(int32_t tokens, int32_t logits) {
 }
 
 absl::Status CudaForward::Linear(const PackedWeights& weights, const void* x, int32_t tokens,
-                                 int32_t features, bool add, float* out) {
+                                 int32_t features, bool add, float* out, ActivationOrder order) {
   GroupedGemmParams p;
   p.weights = weights;
   p.x = x;
+  p.x_order = order;
   p.out = out;
   p.out_features = features;
   p.epilogue = add ? GemmEpilogue::kAdd : GemmEpilogue::kStore;
   p.num_slots = tokens;
-  p.tile_slots = ChooseTileSlots(tokens, weights);
+  p.tile_slots = ChooseTileSlots(tokens, weights, order);
   return KernelStatus(GroupedGemm(p, stream_));
+}
+
+absl::Status CudaForward::Order(void* x, int32_t rows, int32_t k) {
+  if (order_ == ActivationOrder::kPlain) return absl::OkStatus();
+  return KernelStatus(OrderBySteps(x, rows, k, stream_));
 }
 
 absl::Status CudaForward::Run(const CudaStep& step, const CudaKvCache& cache, const void* inputs) {
@@ -141,6 +147,7 @@ absl::Status CudaForward::Launch(const CudaStep& step, const CudaKvCache& cache)
   const ModelSpec& spec = model_.spec;
   const int32_t tokens = step.num_tokens, dim = spec.hidden_size;
   float* hidden = hidden_.get<float>();
+  order_ = StepOrderPays(tokens) ? ActivationOrder::kSteps : ActivationOrder::kPlain;
   TESSERA_RETURN_IF_ERROR(
       KernelStatus(EmbedTokens(model_.embeddings, step.ids, tokens, dim, hidden, stream_)));
   for (size_t i = 0; i < spec.layers.size(); ++i) {
@@ -162,7 +169,8 @@ absl::Status CudaForward::NormHidden(int32_t tokens, const float* weight) {
   const int32_t dim = model_.spec.hidden_size;
   const RmsNormParams norm = {hidden_.get<float>(),    dim, nullptr, tokens, dim, weight,
                               model_.spec.rms_norm_eps};
-  return KernelStatus(RmsNorm(norm, normed_.get(), model_.lm_head.k, stream_));
+  TESSERA_RETURN_IF_ERROR(KernelStatus(RmsNorm(norm, normed_.get(), model_.lm_head.k, stream_)));
+  return Order(normed_.get(), tokens, model_.lm_head.k);
 }
 
 absl::Status CudaForward::AttendGrouped(const CudaStep& step, const AttentionSpec& spec,
@@ -175,7 +183,7 @@ absl::Status CudaForward::AttendGrouped(const CudaStep& step, const AttentionSpe
   qkv.k_offset = layer.k_offset;
   qkv.v_offset = layer.v_offset;
   TESSERA_RETURN_IF_ERROR(
-      Linear(layer.qkv, normed_.get(), tokens, qkv.row_stride, /*add=*/false, qkv_.get<float>()));
+      Linear(layer.qkv, normed_.get(), tokens, qkv.row_stride, /*add=*/false, qkv_.get<float>(), order_));
   const float eps = model_.spec.rms_norm_eps;
   if (spec.qk_norm_all_heads) {
     const std::pair<float*, int32_t> parts[] = {
@@ -209,8 +217,9 @@ absl::Status CudaForward::AttendGrouped(const CudaStep& step, const AttentionSpe
   TESSERA_RETURN_IF_ERROR(KernelStatus(FinishQkv(qkv, stream_)));
 
   TESSERA_RETURN_IF_ERROR(AttendCache(step, spec, layer, cache, kv));
-  return Linear(layer.o, attended_.get(), tokens, model_.spec.hidden_size, /*add=*/true,
-                hidden_.get<float>());
+  TESSERA_RETURN_IF_ERROR(Order(attended_.get(), tokens, layer.o.k));
+  return Linear(layer.o, attended_.get(), tokens, model_.spec.hidden_size, /*add=*/true, hidden_.get<float>(),
+                order_);
 }
 
 absl::Status CudaForward::AttendCache(const CudaStep& step, const AttentionSpec& spec, const CudaLayer& layer,
@@ -264,15 +273,17 @@ absl::Status CudaForward::DenseMlp(int32_t tokens, const MlpSpec& spec, const Pa
   p.epilogue = GemmEpilogue::kSwiglu;
   p.glu = GluOf(spec.activation);
   p.num_slots = tokens;
-  p.tile_slots = ChooseTileSlots(tokens, gate_up);
+  p.x_order = p.out_order = order_;
+  p.tile_slots = ChooseTileSlots(tokens, gate_up, order_);
   TESSERA_RETURN_IF_ERROR(KernelStatus(GroupedGemm(p, stream_)));
-  return Linear(down, activated_.get(), tokens, model_.spec.hidden_size, /*add=*/true, hidden_.get<float>());
+  return Linear(down, activated_.get(), tokens, model_.spec.hidden_size, /*add=*/true, hidden_.get<float>(),
+                order_);
 }
 
 absl::Status CudaForward::Moe(int32_t tokens, const MlpSpec& spec, const CudaLayer& layer) {
   const int32_t top_k = spec.num_experts_per_token, experts = spec.num_experts;
   TESSERA_RETURN_IF_ERROR(
-      Linear(layer.router, normed_.get(), tokens, experts, /*add=*/false, router_.get<float>()));
+      Linear(layer.router, normed_.get(), tokens, experts, /*add=*/false, router_.get<float>(), order_));
   RouteParams route;
   route.logits = router_.get<float>();
   route.tokens = tokens;
@@ -289,7 +300,7 @@ absl::Status CudaForward::Moe(int32_t tokens, const MlpSpec& spec, const CudaLay
   TESSERA_RETURN_IF_ERROR(KernelStatus(RouteTokens(route, stream_)));
 
   const int32_t slots = tokens * top_k;
-  const int32_t tile_slots = ChooseTileSlots(slots, layer.gate_up);
+  const int32_t tile_slots = ChooseTileSlots(slots, layer.gate_up, order_);
   const SortedSlots sorted = {slot_token_.get<int32_t>(), token_slot_.get<int32_t>(),
                               tile_expert_.get<int32_t>(), tile_range_.get<int2>(),
                               num_tiles_.get<int32_t>()};
@@ -304,6 +315,7 @@ absl::Status CudaForward::Moe(int32_t tokens, const MlpSpec& spec, const CudaLay
   p.out_features = layer.down.k;
   p.epilogue = GemmEpilogue::kSwiglu;
   p.glu = GluOf(spec.activation);
+  p.x_order = p.out_order = order_;
   p.num_slots = slots;
   p.tile_slots = tile_slots;
   p.tile_expert = sorted.tile_expert;
@@ -318,6 +330,7 @@ absl::Status CudaForward::Moe(int32_t tokens, const MlpSpec& spec, const CudaLay
   p.out = expert_out_.get();
   p.out_features = model_.spec.hidden_size;
   p.epilogue = GemmEpilogue::kStore;
+  p.out_order = ActivationOrder::kPlain;
   TESSERA_RETURN_IF_ERROR(KernelStatus(GroupedGemm(p, stream_)));
   TESSERA_RETURN_IF_ERROR(
       KernelStatus(CombineExperts(expert_out_.get<float>(), sorted.token_slot, route.weights, tokens, top_k,
@@ -333,7 +346,8 @@ absl::Status CudaForward::Logits(const int32_t* tokens, int32_t count, float** l
                               spec.hidden_size,     model_.final_norm, spec.rms_norm_eps};
   TESSERA_RETURN_IF_ERROR(KernelStatus(RmsNorm(norm, head_input_.get(), model_.lm_head.k, stream_)));
   *logits = logits_.get<float>();
-  return Linear(model_.lm_head, head_input_.get(), count, spec.vocab_size, /*add=*/false, *logits);
+  return Linear(model_.lm_head, head_input_.get(), count, spec.vocab_size, /*add=*/false, *logits,
+                ActivationOrder::kPlain);
 }
 
 absl::Status CudaForward::Hidden(int32_t first, int32_t count, float** hidden) {

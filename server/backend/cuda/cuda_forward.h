@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "kernels/cuda/linear/activation_order.h"
 #include "server/backend/cuda/cuda_model.h"
 #include "server/backend/cuda/device_memory.h"
 #include "server/backend/cuda/graph_cache.h"
@@ -85,10 +86,12 @@ class CudaForward {
   absl::Status DenseMlp(int32_t tokens, const MlpSpec& spec, const PackedWeights& gate_up,
                         const PackedWeights& down);
   absl::Status Moe(int32_t tokens, const MlpSpec& spec, const CudaLayer& layer);
-  // normed_ = norm(hidden_).
+  // normed_ = norm(hidden_), in the step's order.
   absl::Status NormHidden(int32_t tokens, const float* weight);
   absl::Status Linear(const PackedWeights& weights, const void* x, int32_t tokens, int32_t features, bool add,
-                      float* out);
+                      float* out, ActivationOrder order);
+  // Puts plain rows into the step's order.
+  absl::Status Order(void* x, int32_t rows, int32_t k);
   // Slot h * tokens + t of `out` is weights[h] times row t * heads + h of x.
   absl::Status HeadLinear(const PackedWeights& weights, const void* x, int32_t tokens, int32_t features,
                           int32_t tile_slots, float* out);
@@ -99,7 +102,8 @@ class CudaForward {
   const CudaModel& model_;
   const cudaStream_t stream_;
   int32_t run_length_ = 32;
-  int32_t attention_tokens_ = 512;  // of one attention launch
+  ActivationOrder order_ = ActivationOrder::kPlain;  // of the activations that this step's matrices read
+  int32_t attention_tokens_ = 512;                   // of one attention launch
   GraphCache graphs_;
   const void* graph_inputs_ = nullptr;
   int32_t reserved_tokens_ = 0;

@@ -82,15 +82,22 @@ const char* tessera_pack_nvfp4(const uint8_t* codes, const uint8_t* scales, cons
                    target, stream);
 }
 
-// `n` is of the packed matrices; `epilogue` 0 store, 1 add, 2 SwiGLU.
+// `n` is of the packed matrices; `epilogue` 0 store, 1 add, 2 SwiGLU; `order` of x, and of SwiGLU's result: 0 plain, 1 of the
+// steps.
 const char* tessera_grouped_gemm(int32_t nvfp4, const uint8_t* weights, const float* sum_scales, int32_t n,
                                  int32_t k, int32_t matrices, const void* x, const int32_t* rows, void* out,
                                  int32_t epilogue, int32_t slots, int32_t tile_slots,
                                  const int32_t* tile_expert, const void* tile_ranges,
-                                 const int32_t* num_tiles, int32_t max_tiles, cudaStream_t stream) {
+                                 const int32_t* num_tiles, int32_t max_tiles, int32_t order,
+                                 cudaStream_t stream) {
   using namespace tessera::cuda;
   GroupedGemmParams p;
-  p.weights = {nvfp4 ? WeightFormat::kNvfp4 : WeightFormat::kBf16, n, k, matrices, weights, sum_scales};
+  p.weights.format = nvfp4 ? WeightFormat::kNvfp4 : WeightFormat::kBf16;
+  p.weights.n = n;
+  p.weights.k = k;
+  p.weights.num_matrices = matrices;
+  p.weights.data = weights;
+  p.weights.sum_scales = sum_scales;
   p.x = x;
   p.input_rows = rows;
   p.out = out;
@@ -102,11 +109,24 @@ const char* tessera_grouped_gemm(int32_t nvfp4, const uint8_t* weights, const fl
   p.tile_slot_range = static_cast<const int2*>(tile_ranges);
   p.num_tiles = num_tiles;
   p.max_tiles = max_tiles;
+  p.x_order = static_cast<ActivationOrder>(order);
+  if (p.epilogue == GemmEpilogue::kSwiglu) p.out_order = p.x_order;
   return GroupedGemm(p, stream);
 }
 
-int32_t tessera_choose_tile_slots(int64_t slots, int32_t n, int32_t k, int32_t matrices) {
+int32_t tessera_choose_tile_slots(int64_t slots, int32_t n, int32_t k, int32_t matrices, int32_t order) {
   using namespace tessera::cuda;
-  return ChooseTileSlots(slots, {WeightFormat::kNvfp4, n, k, matrices, nullptr, nullptr});
+  PackedWeights weights;
+  weights.format = WeightFormat::kNvfp4;
+  weights.n = n;
+  weights.k = k;
+  weights.num_matrices = matrices;
+  return ChooseTileSlots(slots, weights, static_cast<ActivationOrder>(order));
+}
+
+int32_t tessera_step_order_pays(int64_t tokens) { return tessera::cuda::StepOrderPays(tokens); }
+
+const char* tessera_order_by_steps(void* x, int64_t rows, int32_t k, cudaStream_t stream) {
+  return tessera::cuda::OrderBySteps(x, rows, k, stream);
 }
 }

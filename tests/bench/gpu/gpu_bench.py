@@ -27,8 +27,10 @@ def load(path):
             ('tessera_pack_nvfp4', ctypes.c_char_p, [pointer] * 4 + [i32] * 2 + [pointer] * 2),
             ('tessera_grouped_gemm', ctypes.c_char_p,
              [i32, pointer, pointer, i32, i32, i32, pointer, pointer, pointer, i32, i32, i32, pointer, pointer, pointer,
-              i32, pointer]),
-            ('tessera_choose_tile_slots', i32, [ctypes.c_int64, i32, i32, i32])):
+              i32, i32, pointer]),
+            ('tessera_choose_tile_slots', i32, [ctypes.c_int64, i32, i32, i32, i32]),
+            ('tessera_step_order_pays', i32, [ctypes.c_int64]),
+            ('tessera_order_by_steps', ctypes.c_char_p, [pointer, ctypes.c_int64, i32, pointer])):
         function = getattr(lib, name)
         function.restype, function.argtypes = result, arguments
     return lib

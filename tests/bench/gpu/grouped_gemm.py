@@ -1,6 +1,10 @@
 """NVFP4 grouped GEMM (mixture of experts) on a Hopper GPU: weight bytes a second, TFLOP/s, fraction of the ceilings.
 
-  python3 tests/bench/gpu/grouped_gemm.py --lib build/libtessera_bench_gpu.so [--model NAME] [--tokens N ...] [--json FILE]
+  python3 tests/bench/gpu/grouped_gemm.py --lib build/libtessera_bench_gpu.so [--model NAME] [--tokens N ...] [--quick]
+      [--json FILE]
+
+Activations lie in the order of the steps where the server would have them so; around that number of tokens both ways are
+timed. --quick takes a few rows of each kind.
 
 The peer is torch's BF16 matrix product over the same experts' dequantised weights, one call an expert (what is at hand
 everywhere); its time is for comparison of the work, not of 4-bit kernels.
@@ -16,6 +20,10 @@ SHAPES = {  # model: hidden, expert intermediate, experts, top-k
     'Qwen3-30B-A3B': (2048, 768, 128, 8),
     'DeepSeek-V3': (7168, 2048, 256, 8),
 }
+
+TOKENS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192]
+QUICK = {('Qwen3-30B-A3B', 'gate_up'): [1, 8, 16, 64, 256, 1024, 8192], ('Qwen3-30B-A3B', 'down'): [1, 16, 64, 8192],
+         ('DeepSeek-V3', 'gate_up'): [1, 8192], ('DeepSeek-V3', 'down'): [8192]}
 
 
 def route(tokens, experts, top_k, tile):
@@ -53,14 +61,15 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument('--lib', required=True)
     parser.add_argument('--model', choices=SHAPES)
-    parser.add_argument('--tokens', type=int, nargs='+', default=[1, 2, 4, 8, 16, 32, 64, 256, 1024, 8192])
+    parser.add_argument('--tokens', type=int, nargs='+', )
+    parser.add_argument('--quick', action='store_true')
     parser.add_argument('--json')
     args = parser.parse_args()
     lib = gb.load(args.lib)
     torch.manual_seed(2)
     ceiling, peak = gb.read_bandwidth(), gb.bf16_peak()
     print(f'{torch.cuda.get_device_name()}  read {ceiling:.0f} GB/s  bf16 {peak:.0f} TFLOP/s')
-    print(f'{"model":>14} {"op":>8} {"tokens":>6} {"active":>6} {"tile":>4} {"us":>8} {"GB/s":>6} {"of read":>8}'
+    print(f'{"model":>14} {"op":>8} {"tokens":>6} {"order":>5} {"active":>6} {"tile":>4} {"us":>8} {"GB/s":>6} {"of read":>8}'
           f' {"TFLOP/s":>8} {"of peak":>8}')
     rows_out = []
     for model, (hidden, inter, experts, top_k) in SHAPES.items():
@@ -71,9 +80,11 @@ def main():
             n, k = (inter, hidden) if gate_up else (hidden, inter)
             sets = 1 if model.startswith('Deep') else 2
             weights = [make_weights(lib, n, k, experts, gate_up) for _ in range(sets)]
-            for tokens in args.tokens:
+            tokens_of = args.tokens or (QUICK.get((model, op), []) if args.quick else TOKENS)
+            pays = lib.tessera_step_order_pays
+            for tokens, order in [(t, o) for t in tokens_of for o in (0, 1) if o == pays(t) or pays(2 * t) > pays(t // 4)]:
                 slots = tokens * top_k
-                tile = lib.tessera_choose_tile_slots(slots, weights[0][2], k, experts)
+                tile = lib.tessera_choose_tile_slots(slots, weights[0][2], k, experts, order)
                 calls, active = [], 0
                 copies = max(2, min(16, math.ceil(3 * gb.L2_BYTES / (slots * n * k / 2)))) if tokens < 64 else 2
                 keep = []
@@ -85,22 +96,27 @@ def main():
                     data, sums, packed_n = weights[i % sets]
                     keep.append((rows, tile_expert, ranges, num, x, out))
                     calls.append(lambda rows=rows, te=tile_expert, ra=ranges, num=num, x=x, out=out, data=data,
-                                 sums=sums, packed_n=packed_n: gb.check(lib.tessera_grouped_gemm(
+                                 sums=sums, packed_n=packed_n, tile=tile, order=order: gb.check(lib.tessera_grouped_gemm(
                                      1, data.data_ptr(), sums.data_ptr(), packed_n, k, experts, x.data_ptr(),
                                      rows.data_ptr() if gate_up else None, out.data_ptr(), 2 if gate_up else 0, slots,
-                                     tile, te.data_ptr(), ra.data_ptr(), num.data_ptr(), te.numel(), gb.stream())))
+                                     tile, te.data_ptr(), ra.data_ptr(), num.data_ptr(), te.numel(), order, gb.stream())))
                 us = gb.time_graph(calls)
                 active /= copies
                 packed_n = 2 * n if gate_up else n
                 bytes_moved = active * packed_n * k * 0.5625
                 gbps = bytes_moved / us / 1e3
                 tflops = 2 * slots * packed_n * k / us / 1e6
-                print(f'{model:>14} {op:>8} {tokens:>6} {active:>6.0f} {tile:>4} {us:>8.1f} {gbps:>6.0f}'
+                print(f'{model:>14} {op:>8} {tokens:>6} {"steps" if order else "plain":>5} {active:>6.0f} {tile:>4} {us:>8.1f} {gbps:>6.0f}'
                       f' {gbps / ceiling:>8.1%} {tflops:>8.1f} {tflops / peak:>8.1%}', flush=True)
-                rows_out.append(dict(bench='grouped_gemm_nvfp4', shape=f'{model} {op} {tokens} tokens', dtype='nvfp4/bf16',
+                rows_out.append(dict(bench='grouped_gemm_nvfp4', shape=f'{model} {op} {tokens} tokens', order=order, dtype='nvfp4/bf16',
                                      us=round(us, 2), gbps=round(gbps), tflops=round(tflops, 1),
                                      ceiling=round(ceiling), ceiling_tflops=round(peak),
                                      fraction=round(max(gbps / ceiling, tflops / peak), 4)))
+            del weights, keep, calls
+    for k in (2048, 4096):
+        x = torch.randn(8192, k, dtype=torch.bfloat16, device='cuda')
+        us = gb.time_graph([lambda: gb.check(lib.tessera_order_by_steps(x.data_ptr(), 8192, k, gb.stream()))] * 4)
+        print(f'8192 x {k} into the order of the steps: {us:.1f} us')
     gb.append_json(args.json, rows_out)
 
 

@@ -85,13 +85,17 @@ TEST(ExactKernels, GroupedGemm) {
         ASSERT_EQ(sums[slot * n + row], sum);
       }
     }
-    const DeviceBuffer<uint16_t> d_x(x_bf16);
-    for (const int32_t tile : {8, 16, 32, 64}) {
+    const DeviceBuffer<uint16_t> d_x(x_bf16), d_ordered(x_bf16);
+    const char* ordered = OrderBySteps(d_ordered.get(), slots, k, nullptr);
+    ASSERT_EQ(ordered, nullptr) << ordered;
+    for (const int32_t tile : {8, 16, 32, 64, 128}) {  // 128: through wgmma
+      if (tile == 128 && GpuMajor() != 9) continue;
       for (const GemmEpilogue epilogue : {GemmEpilogue::kStore, GemmEpilogue::kAdd}) {
         const DeviceBuffer<float> out(std::vector<float>(sums.size(), 1000.0f));
         GroupedGemmParams p;
         p.weights = matrix.weights;
-        p.x = d_x.get();
+        p.x = tile == 128 ? d_ordered.get() : d_x.get();
+        p.x_order = tile == 128 ? ActivationOrder::kSteps : ActivationOrder::kPlain;
         p.out = out.get();
         p.out_features = n;
         p.epilogue = epilogue;

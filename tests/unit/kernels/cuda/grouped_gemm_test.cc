@@ -110,6 +110,27 @@ std::vector<uint16_t> RandomActivations(size_t count, std::mt19937& rng) {
   return x;
 }
 
+std::vector<uint16_t> OrderedBySteps(const std::vector<uint16_t>& x, int32_t k) {
+  std::vector<uint16_t> ordered(x.size());
+  for (size_t i = 0; i < x.size(); ++i) ordered[i / k * k + StepPosition(i % k)] = x[i];
+  return ordered;
+}
+
+// The kernels there are: the order of x, and the tile sizes it is run with.
+struct Way {
+  ActivationOrder order;
+  int32_t tile_slots;
+};
+
+std::vector<Way> Ways() {
+  std::vector<Way> ways;
+  for (int32_t tile : {8, 16, 32, 64}) ways.push_back({ActivationOrder::kPlain, tile});
+  if (GpuMajor() == 9) {
+    for (int32_t tile : {8, 32, 64, 128}) ways.push_back({ActivationOrder::kSteps, tile});
+  }
+  return ways;
+}
+
 double Dot(const Matrix& m, int32_t row, const uint16_t* x, double* magnitude) {
   double sum = 0;
   for (int32_t i = 0; i < m.k; ++i) {
@@ -134,17 +155,18 @@ TEST_P(GroupedGemmShapes, EqualsDoublePrecisionForEveryTileSize) {
   const std::vector<Matrix> matrices = {Matrix(s.n, s.k, s.format, rng)};
   Packed packed(matrices, {});
   const std::vector<uint16_t> x = RandomActivations(size_t(s.slots) * s.k, rng);
-  const DeviceBuffer<uint16_t> d_x(x);
+  const DeviceBuffer<uint16_t> d_x(x), d_ordered(OrderedBySteps(x, s.k));
   std::vector<float> bias(packed.weights.n);
   for (float& b : bias) b = s.slots % 2 ? (rng() % 100) * 0.01f - 0.5f : 0.0f;
   const DeviceBuffer<float> d_bias(bias);
   if (s.slots % 2) packed.weights.bias = d_bias.get();
   std::vector<float> first;
-  for (int32_t tile : {8, 16, 32, 64, 128}) {
+  for (const auto& [order, tile] : Ways()) {
     DeviceBuffer<float> out(size_t(s.slots) * s.n);
     GroupedGemmParams p;
     p.weights = packed.weights;
-    p.x = d_x.get();
+    p.x = order == ActivationOrder::kSteps ? d_ordered.get() : d_x.get();
+    p.x_order = order;
     p.out = out.get();
     p.out_features = s.n;
     p.num_slots = s.slots;
@@ -164,7 +186,8 @@ TEST_P(GroupedGemmShapes, EqualsDoublePrecisionForEveryTileSize) {
         }
       }
     } else {
-      EXPECT_EQ(got, first) << "tiles of " << tile << " slots give other bits";
+      EXPECT_EQ(got, first) << "tiles of " << tile << " slots, order " << static_cast<int>(order)
+                            << " give other bits";
     }
   }
 }
@@ -175,22 +198,43 @@ INSTANTIATE_TEST_SUITE_P(Shapes, GroupedGemmShapes,
                          testing::Values(Shape{16, 64, 1, kFp4}, Shape{48, 512, 9, kFp4},
                                          Shape{100, 576, 70, kFp4}, Shape{768, 2048, 3, kFp4},
                                          Shape{2048, 768, 130, kFp4}, Shape{300, 1600, 300, kFp4},
-                                         Shape{64, 7168, 5, kFp4}, Shape{16, 64, 1, kB16},
-                                         Shape{100, 576, 70, kB16}, Shape{128, 2048, 17, kB16},
-                                         Shape{33, 4096, 2, kB16}));
+                                         Shape{272, 1856, 97, kFp4}, Shape{64, 7168, 5, kFp4},
+                                         Shape{16, 64, 1, kB16}, Shape{100, 576, 70, kB16},
+                                         Shape{128, 2048, 17, kB16}, Shape{33, 4096, 2, kB16}));
+
+TEST(OrderBySteps, MovesElementsToTheirPlaces) {
+  TESSERA_REQUIRE_GPU();
+  for (const int32_t k : {64, 320}) {
+    for (const int32_t rows : {1, 77}) {
+      std::vector<uint16_t> x(size_t(rows) * k);
+      for (size_t i = 0; i < x.size(); ++i) x[i] = i * 7;
+      const DeviceBuffer<uint16_t> d_x(x);
+      const char* error = OrderBySteps(d_x.get(), rows, k, nullptr);
+      ASSERT_EQ(error, nullptr) << error;
+      EXPECT_EQ(d_x.Read(), OrderedBySteps(x, k));
+    }
+  }
+}
 
 // Experts with no, one and many slots, gathered rows, gate-up and SwiGLU; a row's bits do not change with its company.
-class GroupedGemmTiles : public testing::TestWithParam<int32_t> {};
-INSTANTIATE_TEST_SUITE_P(Slots, GroupedGemmTiles, testing::Values(16, 128));
+class GroupedGemmTiles : public testing::TestWithParam<Way> {};
+INSTANTIATE_TEST_SUITE_P(Slots, GroupedGemmTiles,
+                         testing::Values(Way{ActivationOrder::kPlain, 16}, Way{ActivationOrder::kSteps, 32},
+                                         Way{ActivationOrder::kSteps, 128}));
 
 // Plain SwiGLU, and gpt-oss's: clamped, biased, with sharper sigmoid and shifted up.
 TEST_P(GroupedGemmTiles, ServeExpertsAndFuseSwiglu) {
   TESSERA_REQUIRE_GPU();
-  const int32_t tile_slots = GetParam();
+  const auto [order, tile_slots] = GetParam();
+  if (order == ActivationOrder::kSteps && GpuMajor() != 9)
+    GTEST_SKIP() << "wgmma is of compute capability 9.x";
   for (const auto& [format, clamped] :
        {std::pair(kFp4, false), std::pair(kB16, false), std::pair(kFp4, true), std::pair(kB16, true)}) {
     std::mt19937 rng(9);
-    const int32_t experts = 5, inter = 104, k = 576, tokens = 90;
+    const int32_t experts = 5, k = 576, tokens = 90;
+    // Results in the order of the steps are whole groups.
+    const int32_t inter = order == ActivationOrder::kSteps && tile_slots == 128 ? 192 : 104;
+    const ActivationOrder out_order = inter == 192 ? order : ActivationOrder::kPlain;
     std::vector<Matrix> gates, ups;
     for (int32_t e = 0; e < experts; ++e) {
       gates.emplace_back(inter, k, format, rng);
@@ -218,13 +262,15 @@ TEST_P(GroupedGemmTiles, ServeExpertsAndFuseSwiglu) {
       }
     }
     const int32_t slots = rows.size(), tiles = tile_expert.size();
-    const DeviceBuffer<uint16_t> d_x(x);
+    const DeviceBuffer<uint16_t> d_x(order == ActivationOrder::kSteps ? OrderedBySteps(x, k) : x);
     const DeviceBuffer<int32_t> d_rows(rows), d_expert(tile_expert), d_tiles(std::vector<int32_t>{tiles});
     const DeviceBuffer<int2> d_ranges(ranges);
     DeviceBuffer<uint16_t> out(size_t(slots) * inter);
     GroupedGemmParams p;
     p.weights = packed.weights;
     p.x = d_x.get();
+    p.x_order = order;
+    p.out_order = out_order;
     p.input_rows = d_rows.get();
     p.out = out.get();
     p.out_features = inter;
@@ -253,7 +299,8 @@ TEST_P(GroupedGemmTiles, ServeExpertsAndFuseSwiglu) {
           up = std::clamp<double>(up + biases[8], -glu.limit, glu.limit);
         }
         const double want = gate / (1 + std::exp(-glu.sigmoid_scale * gate)) * (up + glu.up_offset);
-        ASSERT_NEAR(FromBf16(got[size_t(slot) * inter + f]), want, std::abs(want) * 5e-3 + magnitude * 1e-4)
+        const int32_t at = out_order == ActivationOrder::kSteps ? StepPosition(f) : f;
+        ASSERT_NEAR(FromBf16(got[size_t(slot) * inter + at]), want, std::abs(want) * 5e-3 + magnitude * 1e-4)
             << "slot " << slot << " feature " << f;
       }
     }
