@@ -27,10 +27,14 @@ void EngineLoop::Run() {
     seams_.inbox->Take(&contents);
     TakeUp(&contents);
     if (contents.stop) break;
-    if (!Step() && slow_readers_.empty()) Sleep();
+    if (Step()) continue;
+    PublishLoad();
+    Deliver();
+    device_idle_since_ = absl::InfiniteFuture();
+    if (slow_readers_.empty()) Sleep();
   }
   EndAllRequests(FinishReason::kAbort, absl::UnavailableError("the server is shutting down"));
-  Deliver(nullptr);
+  Deliver();
   seams_.heartbeat->Stop();
 }
 
@@ -49,7 +53,6 @@ void EngineLoop::TakeUp(Inbox::Contents* contents) {
     end(serial, absl::AbortedError("the reader did not take what was generated"));
   }
   slow_readers_.clear();
-  Deliver(nullptr);
 }
 
 void EngineLoop::Admit(std::unique_ptr<ActiveRequest> owned) {
@@ -83,7 +86,7 @@ bool EngineLoop::Step() {
   if (plan.rows.empty()) {
     const bool expired = !plan.expired.empty();
     scheduler_.Commit({});
-    Deliver(nullptr);
+    Deliver();
     return expired;
   }
   BuildRows(plan, &record);
@@ -91,9 +94,10 @@ bool EngineLoop::Step() {
   const absl::Time planned = seams_.clock();
   record.plan = planned - start;
 
-  const absl::Status ran = RunBackend();
+  const absl::Status ran = RunBackend(planned, &record);
   now_ = seams_.clock();
   record.run = now_ - planned;
+  device_idle_since_ = now_;
 
   outcomes_.clear();
   inter_token_seconds_.clear();
@@ -109,7 +113,9 @@ bool EngineLoop::Step() {
   if (!inter_token_seconds_.empty()) seams_.metrics->OnInterTokenLatencies(inter_token_seconds_);
   seams_.board->generated_tokens.Add(now_, record.generated_tokens);
   seams_.board->prompt_tokens.Add(now_, record.prefill_tokens);
-  Deliver(&record);
+  record.publish = seams_.clock() - now_;
+  undelivered_ = record;
+  if (!seams_.backend->overlaps() || !ran.ok()) Deliver();
   return true;
 }
 
@@ -154,13 +160,21 @@ void EngineLoop::BuildRows(const StepPlan& plan, StepRecord* record) {
   record->rows = static_cast<int32_t>(rows_.size());
 }
 
-absl::Status EngineLoop::RunBackend() {
-  absl::Status status;
-  try {
-    status = seams_.backend->Run(rows_, &results_);
-  } catch (const std::exception& error) {
-    status = absl::InternalError(absl::StrCat("the backend threw: ", error.what()));
-  }
+absl::Status EngineLoop::RunBackend(absl::Time planned, StepRecord* record) {
+  const auto guarded = [](const auto& work) -> absl::Status {
+    try {
+      return work();
+    } catch (const std::exception& error) {
+      return absl::InternalError(absl::StrCat("the backend threw: ", error.what()));
+    }
+  };
+  const bool overlaps = seams_.backend->overlaps();
+  if (!overlaps) Deliver();
+  absl::Status status = guarded([&] { return seams_.backend->Start(rows_, &results_); });
+  const absl::Time started = overlaps ? seams_.clock() : planned;
+  record->device_idle = std::max(started - device_idle_since_, absl::ZeroDuration());
+  if (overlaps) Deliver();
+  if (status.ok()) status = guarded([&] { return seams_.backend->Finish(); });
   if (status.ok() && results_.size() != rows_.size()) {
     status = absl::InternalError(
         absl::StrCat("the backend gave ", results_.size(), " results for ", rows_.size(), " rows"));
@@ -211,7 +225,7 @@ bool EngineLoop::TakeToken(ActiveSequence* sequence, SampledToken sampled, StepR
     sequence->prompt_scorer.reset();
   }
   const std::optional<FinishReason> reason = sequence->output->Append(sampled.token, &delta.text);
-  outgoing_.push_back({request, std::move(delta)});
+  outgoing_.push_back({request, std::move(delta), now_});
   if (!reason.has_value()) return false;
   EndSequence(sequence, *reason, absl::OkStatus());
   return true;
@@ -260,7 +274,7 @@ void EngineLoop::EndSequence(ActiveSequence* sequence, FinishReason reason, absl
     result.status = std::move(error);
     result.values = std::move(embedding);
     result.num_tokens = sequence->prompt_tokens;
-    out->push_back({request, std::move(result)});
+    out->push_back({request, std::move(result), now_});
     return;
   }
   OutputFinished finished;
@@ -272,7 +286,7 @@ void EngineLoop::EndSequence(ActiveSequence* sequence, FinishReason reason, absl
     finished.usage = request->progress.Usage();
     finished.timings = request->progress.Timings(now_);
   }
-  out->push_back({request, std::move(finished)});
+  out->push_back({request, std::move(finished), now_});
 }
 
 void EngineLoop::EndRequest(ActiveRequest* request, FinishReason reason, const absl::Status& error) {
@@ -293,7 +307,7 @@ void EngineLoop::FlushText(ActiveSequence* sequence) {
   OutputDelta delta;
   delta.index = sequence->index;
   sequence->output->Flush(&delta.text);
-  if (!delta.text.empty()) outgoing_.push_back({sequence->request, std::move(delta)});
+  if (!delta.text.empty()) outgoing_.push_back({sequence->request, std::move(delta), now_});
 }
 
 void EngineLoop::LeaveQueue(ActiveSequence* sequence) {
@@ -312,18 +326,21 @@ void EngineLoop::PublishLoad() {
   seams_.board->SetStats(scheduler_.Stats());
 }
 
-void EngineLoop::Deliver(StepRecord* step) {
-  PublishLoad();
+void EngineLoop::Deliver() {
+  if (outgoing_.empty() && last_events_.empty() && !undelivered_.has_value()) return;
+  const absl::Time begin = seams_.clock();
+  if (!last_events_.empty()) PublishLoad();
   for (Outgoing& outgoing : outgoing_) PushDelta(&outgoing);
   outgoing_.clear();
 
-  if (step != nullptr) {
-    step->publish = seams_.clock() - now_;
-    seams_.metrics->OnStep(*step);
+  if (undelivered_.has_value()) {
+    undelivered_->publish += seams_.clock() - begin;
+    seams_.metrics->OnStep(*undelivered_);
+    undelivered_.reset();
   }
   if (last_events_.empty()) return;
   for (Outgoing& last : last_events_) {
-    seams_.metrics->OnRequestFinished(last.request->progress.Record(last.request->kind, now_));
+    seams_.metrics->OnRequestFinished(last.request->progress.Record(last.request->kind, last.at));
     seams_.inbox->ReleaseId(last.request->stream->request_id());
     last.request->stream->PushLast(std::move(last.event));
     requests_.erase(last.request->serial);
@@ -334,9 +351,9 @@ void EngineLoop::Deliver(StepRecord* step) {
 
 void EngineLoop::PushDelta(Outgoing* outgoing) {
   ActiveRequest* request = outgoing->request;
-  const RequestStream::Backlog backlog = request->stream->Push(std::move(outgoing->event), now_);
-  const bool behind =
-      backlog.tokens > config_.slow_reader_tokens || now_ - backlog.since > config_.slow_reader_timeout;
+  const RequestStream::Backlog backlog = request->stream->Push(std::move(outgoing->event), outgoing->at);
+  const bool behind = backlog.tokens > config_.slow_reader_tokens ||
+                      outgoing->at - backlog.since > config_.slow_reader_timeout;
   if (behind && !request->reader_too_slow) {
     request->reader_too_slow = true;
     slow_readers_.push_back(request->serial);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -24,6 +25,8 @@ struct EngineConfig;
 // The engine thread's program: owner of everything that runs. A round is
 //
 //   inbox -> plan -> run -> take tokens -> commit -> deliver
+//
+// On a device that works beside the host, a step's results are delivered while the next one runs.
 //
 // A request is accounted for (blocks, load, metrics, its id) before its last event goes out, so whoever has seen the
 // end sees a server without it.
@@ -51,6 +54,7 @@ class EngineLoop {
   struct Outgoing {
     ActiveRequest* request;
     RequestEvent event;
+    absl::Time at;
   };
 
   void TakeUp(Inbox::Contents* contents);
@@ -61,7 +65,7 @@ class EngineLoop {
   bool Step();
   void NotePlan(const StepPlan& plan, StepRecord* record);
   void BuildRows(const StepPlan& plan, StepRecord* record);
-  absl::Status RunBackend();
+  absl::Status RunBackend(absl::Time planned, StepRecord* record);
   RowOutcome TakeRow(const PlannedRow& row, ActiveSequence* sequence, RowResult* result, StepRecord* record);
   bool TakeToken(ActiveSequence* sequence, SampledToken sampled, StepRecord* record);
   bool TakeEmbedding(const PlannedRow& row, ActiveSequence* sequence, bool* computed);
@@ -79,8 +83,8 @@ class EngineLoop {
 
   // Tells inbox and board how much waits and runs.
   void PublishLoad();
-  // Sends what gathered. `step` is completed and counted, if given.
-  void Deliver(StepRecord* step);
+  // Sends what gathered, and counts the last step.
+  void Deliver();
   void PushDelta(Outgoing* outgoing);
 
   const EngineConfig& config_;
@@ -89,7 +93,10 @@ class EngineLoop {
   absl::flat_hash_map<uint64_t, std::unique_ptr<ActiveRequest>> requests_;  // by serial
   absl::flat_hash_map<SequenceId, ActiveSequence*> sequences_;              // those not ended
   absl::Status failure_;
-  absl::Time now_;  // of the round: when its tokens are there
+  absl::Time now_;                         // of the round: when its tokens are there
+  std::optional<StepRecord> undelivered_;  // the last step, until its results are delivered
+  absl::Time device_idle_since_ =
+      absl::InfiniteFuture();  // the last step's end, unless there was nothing to do then
 
   // Kept from step to step for their memory.
   std::vector<BatchRow> rows_;

@@ -260,6 +260,7 @@ void Metrics::OnStep(const StepRecord& record) {
   impl_->Observe(MetricId::kStep, Seconds(record.plan), 0);
   impl_->Observe(MetricId::kStep, Seconds(record.run), 1);
   impl_->Observe(MetricId::kStep, Seconds(record.publish), 2);
+  impl_->Observe(MetricId::kStepDeviceIdle, Seconds(record.device_idle));
   impl_->Observe(MetricId::kStepTokens, record.prefill_tokens + record.decode_tokens);
   impl_->Observe(MetricId::kStepRows, record.rows);
   impl_->Add(MetricId::kComputedTokens, record.prefill_tokens, 0);

@@ -35,7 +35,9 @@ struct RequestRecord {
 
 // Counted of one engine step.
 struct StepRecord {
-  absl::Duration plan, run, publish;  // scheduler, backend, detokenise + push; their sum is the step
+  absl::Duration plan, run,
+      publish;  // scheduler, backend, detokenise + push; their sum is the step, unless they overlap
+  absl::Duration device_idle;  // the device waited for this step since the one before; 0 if there was no work
   int32_t prefill_tokens = 0;
   int32_t decode_tokens = 0;
   int32_t rows = 0;

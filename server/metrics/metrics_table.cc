@@ -48,9 +48,14 @@ std::vector<MetricDefinition> MakeTable() {
        Kind::kHistogram,
        "tessera_step_seconds",
        "seconds",
-       "Time of one engine step by phase: plan (scheduler), run (model), publish (text and output queues).",
+       "Time of one engine step by phase: plan (scheduler), run (model), publish (text and output queues; "
+       "may "
+       "overlap the next run).",
        BucketSet::kLatency,
        {{"phase", {"plan", "run", "publish"}}}},
+      {Id::kStepDeviceIdle, Kind::kHistogram, "tessera_step_device_idle_seconds", "seconds",
+       "Time that the device waited for an engine step since the one before, while there was work.",
+       BucketSet::kLatency},
       {Id::kStepTokens, Kind::kHistogram, "tessera_step_tokens", "tokens",
        "Tokens computed in one engine step, prefill and decode together.", BucketSet::kTokens},
       {Id::kStepRows, Kind::kHistogram, "tessera_step_rows", "", "Sequences in one engine step.",

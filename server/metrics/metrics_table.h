@@ -17,6 +17,7 @@ enum class MetricId {
   kRequestPrefill,
   kRequestDecode,
   kStep,
+  kStepDeviceIdle,
   kStepTokens,
   kStepRows,
   kRequestPromptTokens,

@@ -51,7 +51,7 @@ void EmbedReactor::OnEvents() {
     if (done_ || !accepted_) return;
     bool ended = false;
     for (bool more = true; more;) {
-      std::vector<RequestEvent> events = TakeEvents(&ended);
+      std::vector<RequestEvent>& events = TakeEvents(&ended);
       more = !ended && !events.empty();
       for (RequestEvent& event : events) {
         EmbeddingResult* result = std::get_if<EmbeddingResult>(&event);

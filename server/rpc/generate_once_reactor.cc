@@ -60,7 +60,7 @@ void GenerateOnceReactor::OnEvents() {
     if (done_ || !accepted_) return;
     bool ended = false;
     for (bool more = true; more;) {
-      std::vector<RequestEvent> events = TakeEvents(&ended);
+      std::vector<RequestEvent>& events = TakeEvents(&ended);
       more = !ended && !events.empty();
       for (RequestEvent& event : events) Gather(std::move(event));
     }

@@ -85,7 +85,7 @@ void GenerateReactor::Continue() {
     // No more than there is to write now: what is left with the engine counts against a reader that does not read, and
     // the first message does not wait for those after it.
     while (!broken_ && !cancelled() && pending_.empty() && !ended_) {
-      std::vector<RequestEvent> events = TakeEvents(&ended_);
+      std::vector<RequestEvent>& events = TakeEvents(&ended_);
       if (events.empty()) break;
       for (RequestEvent& event : events) Append(std::move(event));
     }

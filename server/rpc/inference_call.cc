@@ -92,15 +92,15 @@ void InferenceCall::Release() {
       std::move(self_);  // destroys *this when it goes, unless a task holds on
 }
 
-std::vector<RequestEvent> InferenceCall::TakeEvents(bool* ended) {
+std::vector<RequestEvent>& InferenceCall::TakeEvents(bool* ended) {
   std::shared_ptr<RequestStream> stream;
   {
     absl::MutexLock lock(&mu_);
     stream = stream_;
   }
-  std::vector<RequestEvent> events;
-  *ended = stream != nullptr && !stream->Take(&events);
-  return events;
+  events_.clear();
+  *ended = stream != nullptr && !stream->Take(&events_);
+  return events_;
 }
 
 void InferenceCall::Signal() {

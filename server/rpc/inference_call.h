@@ -59,8 +59,9 @@ class InferenceCall : public std::enable_shared_from_this<InferenceCall> {
   // comes while it runs queues it again. Overrides take events under their own lock, so that these stay in order.
   virtual void OnEvents() = 0;
 
-  // Moves out the events that gathered; empty before the request is accepted. Sets `ended` after the last.
-  std::vector<RequestEvent> TakeEvents(bool* ended);
+  // The events that gathered, to be moved from before the next call; none before the request is accepted. Sets `ended`
+  // after the last. One thread at a time.
+  std::vector<RequestEvent>& TakeEvents(bool* ended);
   void Signal();
 
   // To be called before gRPC's Finish, which writes what a unary call answers.
@@ -91,6 +92,7 @@ class InferenceCall : public std::enable_shared_from_this<InferenceCall> {
   std::atomic<int64_t> finish_nanos_{0};  // Unix time; 0 before NoteFinish
   absl::Mutex context_mu_;                // held by Close, and never where gRPC may call back
   bool context_lives_ ABSL_GUARDED_BY(context_mu_) = true;
+  std::vector<RequestEvent> events_;  // keeps its memory from call to call
   absl::Mutex mu_;
   std::shared_ptr<RequestStream> stream_ ABSL_GUARDED_BY(mu_);
 };

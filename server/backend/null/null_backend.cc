@@ -94,6 +94,17 @@ absl::Status NullBackend::Run(absl::Span<const BatchRow> rows, std::vector<RowRe
   return absl::OkStatus();
 }
 
+absl::Status NullBackend::Start(absl::Span<const BatchRow> rows, std::vector<RowResult>* results) {
+  if (!config_.overlaps) return Run(rows, results);
+  started_rows_ = rows;
+  started_results_ = results;
+  return absl::OkStatus();
+}
+
+absl::Status NullBackend::Finish() {
+  return config_.overlaps ? Run(started_rows_, started_results_) : absl::OkStatus();
+}
+
 void NullBackend::RunRow(const BatchRow& row, RowResult* result) {
   uint64_t hash = row.start == 0 ? kEmptyPrefix : Slot(row, row.start - 1);
   std::array<int32_t, kNumCandidates> ids;

@@ -28,6 +28,7 @@ struct NullBackendConfig {
   std::function<absl::Status(absl::Span<const BatchRow>)> before_run;
   // The most likely token after `last` at `position`, in place of the rule. Must lie in the range above.
   std::function<int32_t(int32_t last, int32_t position)> rule;
+  bool overlaps = false;  // as a device that works beside its host: Start only notes the step, Finish runs it
   int32_t nan_token = -1;  // its hidden state and the logits after it hold NaN
 };
 
@@ -49,6 +50,9 @@ class NullBackend : public Backend {
   const BackendInfo& info() const override { return info_; }
   absl::Status AllocateKvCache(const KvCacheConfig& config) override;
   absl::Status Run(absl::Span<const BatchRow> rows, std::vector<RowResult>* results) override;
+  bool overlaps() const override { return config_.overlaps; }
+  absl::Status Start(absl::Span<const BatchRow> rows, std::vector<RowResult>* results) override;
+  absl::Status Finish() override;
 
  private:
   absl::Status CheckRow(const BatchRow& row) const;
@@ -63,6 +67,8 @@ class NullBackend : public Backend {
   std::vector<uint64_t> cache_;  // one hash a token slot
   std::vector<float> dense_;     // a row of logits
   std::vector<float> hidden_;
+  absl::Span<const BatchRow> started_rows_;
+  std::vector<RowResult>* started_results_ = nullptr;
 };
 
 }  // namespace tessera

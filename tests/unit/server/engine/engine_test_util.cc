@@ -143,6 +143,7 @@ void Reader::Take(RequestEvent event) {
 TestEngine::TestEngine(TestEngineOptions options) {
   metrics_ = *Metrics::Create({});
   options.backend.max_context = options.max_context;
+  if (std::getenv("TESSERA_TEST_OVERLAP") != nullptr) options.backend.overlaps = true;
   auto backend = std::make_unique<NullBackend>(options.backend);
   EXPECT_TRUE(backend->AllocateKvCache({options.num_blocks, options.block_size}).ok());
   SchedulerConfig& scheduler = options.engine.scheduler;
