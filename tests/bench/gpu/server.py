@@ -5,6 +5,9 @@
 
 A directory with config.json alone is served with dummy NVFP4 weights. Each row is a run of its own seed, so that no prompt
 is found in the prefix cache; a short run before the first warms the server up.
+
+"idle" is the share of the steps' time in which the device waited for the host: from one step's end, as the host learns of
+it, to the launch of the next, while there was work; "host us" the same in microseconds a step.
 """
 import argparse
 import json
@@ -12,9 +15,19 @@ import pathlib
 import subprocess
 import sys
 import time
+import urllib.request
 
-# streams, prompt tokens, output tokens, requests
-GRID = [(1, 128, 128, 4), (8, 128, 128, 16), (64, 128, 128, 128), (256, 128, 128, 512), (1, 1024, 4, 4), (1, 8192, 4, 4)]
+# streams, prompt tokens, output tokens, requests, temperature
+GRID = [(1, 128, 128, 4, 0), (8, 128, 128, 16, 0), (64, 128, 128, 128, 0), (64, 128, 128, 128, 1), (256, 128, 128, 512, 0),
+        (1, 1024, 4, 4, 0), (1, 8192, 4, 4, 0)]
+
+
+def step_sums(metrics):
+    """Seconds and count of the device's idle time, and seconds of the model's steps, since the server's start."""
+    with urllib.request.urlopen(f'http://{metrics}/metrics', timeout=30) as answer:
+        lines = dict(line.rsplit(' ', 1) for line in answer.read().decode().splitlines() if not line.startswith('#'))
+    return [float(lines[name]) for name in ('tessera_step_device_idle_seconds_sum', 'tessera_step_device_idle_seconds_count',
+                                            'tessera_step_seconds_sum{phase="run"}')]
 
 
 def main():
@@ -42,25 +55,29 @@ def main():
             time.sleep(0.2)
         print(f'serving after {time.monotonic() - started:.1f} s', flush=True)
 
-        def load(streams, prompt, output, requests, seed):
+        def load(streams, prompt, output, requests, temperature, seed):
             report = subprocess.run(
                 [args.load_generator, '--address', address, '--concurrency', str(streams), '--prompt-tokens', str(prompt),
-                 '--output-tokens', str(output), '--requests', str(requests), '--seed', str(seed), '--server-pid',
-                 str(server.pid), '--json'], capture_output=True, text=True, check=True).stdout
+                 '--output-tokens', str(output), '--requests', str(requests), '--temperature', str(temperature), '--seed',
+                 str(seed), '--server-pid', str(server.pid), '--json'], capture_output=True, text=True, check=True).stdout
             return json.loads(report)
 
-        load(8, 128, 16, 16, 999)
-        print('streams  prompt/output  inter-token ms p50  p99   tokens/s   TTFT ms p50   p99   outcomes')
-        for seed, (streams, prompt, output, requests) in enumerate(GRID, 1):
-            r = load(streams, prompt, output, requests, seed)
+        load(8, 128, 16, 16, 0, 999)
+        print('streams  prompt/output  temperature  inter-token ms p50  p99   tokens/s   TTFT ms p50   p99   idle  host us   outcomes')
+        for seed, (streams, prompt, output, requests, temperature) in enumerate(GRID, 1):
+            before = step_sums(metrics)
+            r = load(streams, prompt, output, requests, temperature, seed)
+            idle, steps, run = (b - a for a, b in zip(before, step_sums(metrics)))
+            r['device_idle_share'], r['host_us_per_step'] = idle / (idle + run), idle / steps * 1e6
             latency, first = r['inter_token_latency'], r['time_to_first_token']
-            print(f'{streams:7}  {prompt:6}/{output:<6} {latency["p50"] * 1e3:16.2f} {latency["p99"] * 1e3:7.2f} '
-                  f'{r["output_tokens_per_second"]:10.0f} {first["p50"] * 1e3:12.1f} {first["p99"] * 1e3:7.1f}   '
-                  f'{r["outcomes"]}', flush=True)
+            print(f'{streams:7}  {prompt:6}/{output:<6} {temperature:12} {latency["p50"] * 1e3:16.2f} {latency["p99"] * 1e3:7.2f} '
+                  f'{r["output_tokens_per_second"]:10.0f} {first["p50"] * 1e3:12.1f} {first["p99"] * 1e3:7.1f} '
+                  f'{r["device_idle_share"]:6.1%} {r["host_us_per_step"]:8.0f}   {r["outcomes"]}', flush=True)
             if args.json:
                 with open(args.json, 'a') as file:
                     file.write(json.dumps({'bench': 'server', 'model': str(args.model and args.model.name),
                                            'streams': streams, 'prompt': prompt, 'output': output,
+                                           'temperature': temperature,
                                            'date': time.strftime('%Y-%m-%d'), **r}) + '\n')
     finally:
         server.terminate()
