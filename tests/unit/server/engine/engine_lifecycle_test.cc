@@ -1,5 +1,8 @@
 // Beginnings and ends: refusals, cancellation, abort, deadline, slow readers, drain, shutdown.
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -344,6 +347,36 @@ TEST(EngineLifecycleTest, TheFirstEventWakesTheReaderWithoutALock) {
   std::unique_lock<std::mutex> lock(mu);
   done.wait(lock, [&] { return ended; });
   EXPECT_EQ(tokens, 7);
+}
+
+// On a device that works beside its host, a step's tokens go out while the next step runs.
+TEST(EngineLifecycleTest, DeliversWhileTheNextStepRuns) {
+  constexpr int kTokens = 6;
+  std::mutex mu;
+  std::condition_variable changed;
+  int received = 0, steps = 0;
+  bool late = false;
+  TestEngineOptions options;
+  options.backend.overlaps = true;
+  options.backend.before_run = [&](absl::Span<const BatchRow>) {
+    std::unique_lock<std::mutex> lock(mu);
+    // Each step but the first ends once the token of the one before was read.
+    if (!changed.wait_for(lock, std::chrono::seconds(20), [&] { return received >= steps; })) late = true;
+    ++steps;
+    return absl::OkStatus();
+  };
+  TestEngine engine(options);
+  Reader reader = engine.Generate(MakeSpec("a", 5, kTokens));
+  for (int tokens = 1; tokens <= kTokens; ++tokens) {
+    reader.ReadTokens(tokens);
+    std::lock_guard<std::mutex> lock(mu);
+    received = tokens;
+    changed.notify_all();
+  }
+  reader.ReadAll();
+  std::lock_guard<std::mutex> lock(mu);
+  EXPECT_FALSE(late);
+  EXPECT_EQ(steps, kTokens);
 }
 
 }  // namespace
