@@ -35,9 +35,8 @@ struct RequestRecord {
 
 // Counted of one engine step.
 struct StepRecord {
-  absl::Duration plan, run,
-      publish;  // scheduler, backend, detokenise + push; their sum is the step, unless they overlap
-  absl::Duration device_idle;  // the device waited for this step since the one before; 0 if there was no work
+  // Scheduler, backend, detokenise + push; their sum is the step, unless they overlap.
+  absl::Duration plan, run, publish;
   int32_t prefill_tokens = 0;
   int32_t decode_tokens = 0;
   int32_t rows = 0;
@@ -45,6 +44,8 @@ struct StepRecord {
   int32_t preemptions = 0;
   int64_t cache_looked_up_tokens = 0;  // prefix cache
   int64_t cache_hit_tokens = 0;
+  // The device waited for this step since the one before; 0 if there was no work.
+  absl::Duration device_idle;
 };
 
 // Values read when Prometheus scrapes; must not wait for the engine.
