@@ -54,7 +54,8 @@ GemmGeometry MakeGeometry(const PackedWeights& w) {
 
 // Row tiles of a CTA: with few slots one unit a warp.
 int32_t TilesPerCta(const GemmGeometry& g, int32_t tile_slots) {
-  return tile_slots >= 32 ? kGemmWarps : std::max(1, kGemmWarps / g.chunks);
+  const bool streams = tile_slots <= 16 && g.chunks <= kMostStreamChunks;
+  return streams ? std::max(1, kGemmWarps / g.chunks) : kGemmWarps;
 }
 
 }  // namespace
@@ -99,11 +100,10 @@ const char* GroupedGemm(const GroupedGemmParams& params, cudaStream_t stream) {
       params.num_tiles ? params.max_tiles : (params.num_slots + params.tile_slots - 1) / params.tile_slots;
   GemmGeometry g = MakeGeometry(w);
   g.tiles_per_cta = TilesPerCta(g, params.tile_slots);
-  const dim3 grid((g.row_tiles + g.tiles_per_cta - 1) / g.tiles_per_cta, tiles);
-  const cudaError_t status =
-      params.x_order == ActivationOrder::kSteps ? LaunchGroupedGemmLargeSm90(params, g, tiles, stream)
-      : w.format == WeightFormat::kNvfp4        ? LaunchGroupedGemmNvfp4(params, g, grid, stream)
-                                                : LaunchGroupedGemmBf16(params, g, grid, stream);
+  const auto launch = params.x_order == ActivationOrder::kSteps ? LaunchGroupedGemmLargeSm90
+                      : w.format == WeightFormat::kNvfp4        ? LaunchGroupedGemmNvfp4
+                                                                : LaunchGroupedGemmBf16;
+  const cudaError_t status = launch(params, g, tiles, stream);
   return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
 }
 

@@ -331,6 +331,7 @@ absl::Status CudaForward::Moe(int32_t tokens, const MlpSpec& spec, const CudaLay
   p.out_features = model_.spec.hidden_size;
   p.epilogue = GemmEpilogue::kStore;
   p.out_order = ActivationOrder::kPlain;
+  p.tiles_settled = true;
   TESSERA_RETURN_IF_ERROR(KernelStatus(GroupedGemm(p, stream_)));
   TESSERA_RETURN_IF_ERROR(
       KernelStatus(CombineExperts(expert_out_.get<float>(), sorted.token_slot, route.weights, tokens, top_k,

@@ -199,8 +199,9 @@ INSTANTIATE_TEST_SUITE_P(Shapes, GroupedGemmShapes,
                                          Shape{100, 576, 70, kFp4}, Shape{768, 2048, 3, kFp4},
                                          Shape{2048, 768, 130, kFp4}, Shape{300, 1600, 300, kFp4},
                                          Shape{272, 1856, 97, kFp4}, Shape{64, 7168, 5, kFp4},
-                                         Shape{16, 64, 1, kB16}, Shape{100, 576, 70, kB16},
-                                         Shape{128, 2048, 17, kB16}, Shape{33, 4096, 2, kB16}));
+                                         Shape{16, 25088, 3, kFp4}, Shape{16, 64, 1, kB16},
+                                         Shape{100, 576, 70, kB16}, Shape{128, 2048, 17, kB16},
+                                         Shape{33, 4096, 2, kB16}));
 
 TEST(OrderBySteps, MovesElementsToTheirPlaces) {
   TESSERA_REQUIRE_GPU();
