@@ -102,31 +102,56 @@ LinearRows RowReader::Read(const LinearWeights& weights, int64_t first, int64_t 
     rows.scales = ReadUnits(weights.scales, first, count, rows.scale_columns, 1, &scales_);
   } else if (weights.format == WeightFormat::kFp8) {
     rows.scale_columns = ScaleColumns(weights);
-    float_scales_.resize(count * rows.scale_columns);
-    for (int64_t r = 0; r < count; ++r) {
-      for (int64_t c = 0; c < rows.scale_columns; ++c) {
-        float_scales_[r * rows.scale_columns + c] = Fp8Scale(weights, first + r, c);
-      }
-    }
+    float_scales_ = ReadFp8Scales(weights, first, count);
     rows.float_scales = float_scales_.data();
   }
   return rows;
 }
 
+std::vector<float> ReadFp8Scales(const LinearWeights& weights, int64_t first, int64_t count) {
+  const int64_t columns = ScaleColumns(weights);
+  std::vector<float> scales(count * columns);
+  for (int64_t r = 0; r < count; ++r) {
+    for (int64_t c = 0; c < columns; ++c) scales[r * columns + c] = Fp8Scale(weights, first + r, c);
+  }
+  return scales;
+}
+
+namespace {
+
+// Releases what lies between the first and the last of [rows, columns] units from `begin` on.
+void ReleaseUnits(const UnitMatrix& view, const uint8_t* begin, int64_t rows, int64_t columns, int64_t unit) {
+  const int64_t bytes = (rows - 1) * view.row_stride + (columns - 1) * view.column_stride + unit;
+  SafetensorsReader::Release(absl::MakeConstSpan(begin, bytes));
+}
+
+}  // namespace
+
 void ReleaseRows(const LinearWeights& weights, int64_t first, int64_t count) {
   const bool four_bit = IsFourBit(weights.format);
   const int64_t units = four_bit ? weights.in / 2 : weights.in;
   const auto release = [&](const UnitMatrix& view, int64_t columns, int64_t unit) {
-    // Of a matrix that is stored by columns a page holds many rows: it goes with the last ones.
-    const bool by_rows = view.column_stride <= view.row_stride;
-    if (!by_rows && first + count < weights.out) return;
-    const int64_t begin = by_rows ? first : 0;
-    const int64_t rows = by_rows ? count : weights.out;
-    const int64_t bytes = (rows - 1) * view.row_stride + (columns - 1) * view.column_stride + unit;
-    SafetensorsReader::Release(absl::MakeConstSpan(view.data + begin * view.row_stride, bytes));
+    if (view.column_stride <= view.row_stride) {
+      ReleaseUnits(view, view.data + first * view.row_stride, count, columns, unit);
+    } else if (first + count == weights.out) {
+      // Stored by columns, a page holds many rows: it goes with the last ones.
+      ReleaseUnits(view, view.data, weights.out, columns, unit);
+    }
   };
   release(weights.data, units, FormatRowBytes(weights.format, weights.in) / units);
   if (four_bit) release(weights.scales, weights.in / FormatBlock(weights.format), 1);
+}
+
+void ReleaseColumns(const LinearWeights& weights, int64_t first, int64_t count) {
+  const bool four_bit = IsFourBit(weights.format);
+  const auto release = [&](const UnitMatrix& view, int64_t columns_a_unit, int64_t unit) {
+    const int64_t begin = first / columns_a_unit, columns = count / columns_a_unit;
+    if (columns > 0) {
+      ReleaseUnits(view, view.data + begin * view.column_stride, weights.out, columns, unit);
+    }
+  };
+  release(weights.data, four_bit ? 2 : 1, four_bit ? 1 : FormatRowBytes(weights.format, 1));
+  if (four_bit) release(weights.scales, FormatBlock(weights.format), 1);
 }
 
 void Dequantize(const LinearWeights& weights, int64_t first, int64_t count, float* out) {

@@ -31,9 +31,14 @@ class RowReader {
   std::vector<float> float_scales_;
 };
 
+// Of an FP8 matrix, the scales of rows [first, first + count) as LinearRows has them.
+std::vector<float> ReadFp8Scales(const LinearWeights& weights, int64_t first, int64_t count);
+
 // Lets go of the mapped pages that only these rows lie in, for whoever has copied them: they stay in the page cache but
 // no longer count as this process's memory. Reading the rows again is allowed, and slow.
 void ReleaseRows(const LinearWeights& weights, int64_t first, int64_t count);
+// The same of columns of a matrix that is stored by columns.
+void ReleaseColumns(const LinearWeights& weights, int64_t first, int64_t count);
 
 // Rows [first, first + count) as float, [count, in]: exact for the dense formats; else the products are computed in
 // float, the block scale with the element first.

@@ -74,6 +74,11 @@ bool LinearWeights::contiguous() const {
          (scales.row_stride == in / FormatBlock(format) && scales.column_stride == 1);
 }
 
+bool LinearWeights::by_columns() const {
+  const auto closer = [](const UnitMatrix& view) { return view.row_stride < view.column_stride; };
+  return closer(data) && (!HasBlockScales(format) || closer(scales));
+}
+
 LinearWeights SliceRows(const LinearWeights& weights, int64_t first, int64_t count) {
   LinearWeights slice = weights;
   slice.name = absl::StrCat(weights.name, " rows ", first, "..", first + count - 1);

@@ -59,6 +59,8 @@ struct LinearWeights {
   int64_t file_bytes() const;
   // Whether `data` (and NVFP4 or MXFP4 scales) is row-major without gaps.
   bool contiguous() const;
+  // Whether neighbours in a column lie closer than those in a row.
+  bool by_columns() const;
 };
 
 // Rows [first, first + count) of a matrix.

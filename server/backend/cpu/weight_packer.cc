@@ -9,6 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "kernels/cpu/linear/pack_columns.h"
 #include "server/model/linear_rows.h"
 
 namespace tessera::cpu {
@@ -19,7 +20,11 @@ using ModelFormat = ::tessera::WeightFormat;
 // Rows are packed in pieces of this many, a multiple of the tile, so that one large matrix is shared by all
 // threads.
 constexpr int64_t kRowsPerPiece = 1024;
-static_assert(kRowsPerPiece % kTileRows == 0);
+// So many are gathered at a time where they do not lie side by side: the caches hold them until they are packed.
+constexpr int64_t kRowsAtOnce = 32;
+static_assert(kRowsPerPiece % kRowsAtOnce == 0 && kRowsAtOnce % kTileRows == 0);
+constexpr int64_t kColumnsPerPiece = 512;
+static_assert(kColumnsPerPiece % kColumnRangeStep == 0);
 
 DenseType DenseTypeOf(ModelFormat format) {
   switch (format) {
@@ -92,6 +97,11 @@ int64_t WeightPacker::Job::bytes() const {
   return packed != nullptr ? static_cast<int64_t>(PackedBytes(format, n, k)) : n * k * int64_t{sizeof(Bf16)};
 }
 
+bool WeightPacker::Job::by_columns() const {
+  return source != nullptr && packed != nullptr && !transposed && format != WeightFormat::kMxfp4 &&
+         source->by_columns();
+}
+
 void WeightPacker::Add(const LinearWeights& source, WeightFormat dummy_format, int64_t n, int64_t k,
                        PackedLinear* packed) {
   Job job;
@@ -153,8 +163,10 @@ absl::StatusOr<MappedMemory> WeightPacker::Run(ThreadPool& pool,
     } else {
       *job.rows = reinterpret_cast<const Bf16*>(base);
     }
-    for (int64_t row = 0; row < job.n; row += kRowsPerPiece) {
-      pieces.push_back({&job, row, std::min(kRowsPerPiece, job.n - row)});
+    const int64_t size = job.by_columns() ? job.k : job.n;
+    const int64_t at_once = job.by_columns() ? kColumnsPerPiece : kRowsPerPiece;
+    for (int64_t first = 0; first < size; first += at_once) {
+      pieces.push_back({&job, first, std::min(at_once, size - first)});
     }
   }
   absl::Mutex mutex;
@@ -168,13 +180,15 @@ absl::StatusOr<MappedMemory> WeightPacker::Run(ThreadPool& pool,
     const Piece& piece = pieces[i];
     const absl::Status status = Pack(piece, i, memory->data() + piece.job->offset);
     // What is copied need not stay mapped: the peak is the packed weights alone, not both.
-    if (piece.job->source != nullptr && !piece.job->transposed) {
-      ReleaseRows(*piece.job->source, piece.row, piece.count);
+    if (piece.job->by_columns()) {
+      ReleaseColumns(*piece.job->source, piece.first, piece.count);
+    } else if (piece.job->source != nullptr && !piece.job->transposed) {
+      ReleaseRows(*piece.job->source, piece.first, piece.count);
     }
     absl::MutexLock lock(&mutex);
     result.Update(status);
     if (!progress) return;
-    done += piece.job->bytes() * piece.count / piece.job->n;
+    done += piece.job->bytes() * piece.count / (piece.job->by_columns() ? piece.job->k : piece.job->n);
     progress(LoadProgress{done, total_});
   });
   if (!result.ok()) return result;
@@ -184,40 +198,74 @@ absl::StatusOr<MappedMemory> WeightPacker::Run(ThreadPool& pool,
 
 absl::Status WeightPacker::Pack(const Piece& piece, uint64_t seed, std::byte* base) const {
   const Job& job = *piece.job;
-  if (job.packed == nullptr) return CopyRows(piece, seed, reinterpret_cast<Bf16*>(base) + piece.row * job.k);
-  std::byte* target = base + piece.row / kTileRows * job.packed->tile_bytes();
+  if (job.packed == nullptr) {
+    return CopyRows(piece, seed, reinterpret_cast<Bf16*>(base) + piece.first * job.k);
+  }
+  std::byte* target = base + piece.first / kTileRows * job.packed->tile_bytes();
   if (job.source == nullptr) return PackDummy(piece, seed, target);
 
   const LinearWeights& source = *job.source;
   if (absl::Status status = CheckUnchanged(source, *reader_); !status.ok()) return status;
   if (job.transposed) return PackTransposed(piece, target);
-  RowReader row_reader;
-  const LinearRows rows = row_reader.Read(source, piece.row, piece.count);
-  absl::Status status;
-  switch (source.format) {
-    case ModelFormat::kBf16:
-    case ModelFormat::kF16:
-    case ModelFormat::kF32:
-      return Named(
-          source,
-          PackDense({rows.data, DenseTypeOf(source.format), piece.count, job.k}, target, nullptr).status());
-    case ModelFormat::kNvfp4:
-      status = PackNvfp4({rows.data, rows.scales, source.tensor_scale, piece.count, job.k}, target, nullptr)
-                   .status();
-      break;
-    case ModelFormat::kMxfp4:
-      status = PackMxfp4({rows.data, rows.scales, piece.count, job.k}, target, nullptr).status();
-      break;
-    case ModelFormat::kFp8:
-      status = PackFp8({rows.data, rows.float_scales, source.scale_block_columns, piece.count, job.k}, target,
-                       nullptr)
-                   .status();
-      break;
-  }
+  const absl::Status status = job.by_columns() ? PackColumns(piece, base) : PackRows(piece, target);
   if (status.ok()) return status;
   // Looks for the bad scale again, to say which file and byte it is in.
   absl::Status scales = CheckBlockScales(source, *reader_);
   return scales.ok() ? Named(source, status) : scales;
+}
+
+absl::Status WeightPacker::PackRows(const Piece& piece, std::byte* target) const {
+  const Job& job = *piece.job;
+  const LinearWeights& source = *job.source;
+  RowReader reader;
+  for (int64_t first = 0; first < piece.count; first += kRowsAtOnce) {
+    const int64_t count = std::min(kRowsAtOnce, piece.count - first);
+    const LinearRows rows = reader.Read(source, piece.first + first, count);
+    absl::Status status;
+    switch (source.format) {
+      case ModelFormat::kBf16:
+      case ModelFormat::kF16:
+      case ModelFormat::kF32:
+        status = PackDense({rows.data, DenseTypeOf(source.format), count, job.k}, target, nullptr).status();
+        break;
+      case ModelFormat::kNvfp4:
+        status =
+            PackNvfp4({rows.data, rows.scales, source.tensor_scale, count, job.k}, target, nullptr).status();
+        break;
+      case ModelFormat::kMxfp4:
+        status = PackMxfp4({rows.data, rows.scales, count, job.k}, target, nullptr).status();
+        break;
+      case ModelFormat::kFp8:
+        status =
+            PackFp8({rows.data, rows.float_scales, source.scale_block_columns, count, job.k}, target, nullptr)
+                .status();
+        break;
+    }
+    if (!status.ok()) return status;
+    target += kRowsAtOnce / kTileRows * job.packed->tile_bytes();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WeightPacker::PackColumns(const Piece& piece, std::byte* base) const {
+  const Job& job = *piece.job;
+  const LinearWeights& source = *job.source;
+  const auto units = [](const UnitMatrix& view) {
+    return ColumnUnits{view.data, view.row_stride, view.column_stride};
+  };
+  switch (source.format) {
+    case ModelFormat::kNvfp4:
+      return PackNvfp4({units(source.data), units(source.scales), job.n, job.k}, piece.first, piece.count,
+                       base);
+    case ModelFormat::kFp8: {
+      const std::vector<float> scales = ReadFp8Scales(source, 0, job.n);
+      return PackFp8({units(source.data), scales.data(), source.scale_block_columns, job.n, job.k},
+                     piece.first, piece.count, base);
+    }
+    default:
+      return PackDense({units(source.data), DenseTypeOf(source.format), job.n, job.k}, piece.first,
+                       piece.count, base);
+  }
 }
 
 absl::Status WeightPacker::PackTransposed(const Piece& piece, std::byte* target) const {
@@ -229,7 +277,7 @@ absl::Status WeightPacker::PackTransposed(const Piece& piece, std::byte* target)
   std::vector<float> columns(piece.count * source.out);
   for (int64_t r = 0; r < piece.count; ++r) {
     for (int64_t c = 0; c < source.out; ++c) {
-      columns[r * source.out + c] = values[c * source.in + piece.row + r];
+      columns[r * source.out + c] = values[c * source.in + piece.first + r];
     }
   }
   return Named(
@@ -263,12 +311,12 @@ absl::Status WeightPacker::CopyRows(const Piece& piece, uint64_t seed, Bf16* tar
   if (absl::Status status = CheckUnchanged(source, *reader_); !status.ok()) return status;
   if (source.format == ModelFormat::kBf16) {
     RowReader reader;
-    std::memcpy(static_cast<void*>(target), reader.Read(source, piece.row, piece.count).data,
+    std::memcpy(static_cast<void*>(target), reader.Read(source, piece.first, piece.count).data,
                 count * sizeof(Bf16));
     return absl::OkStatus();
   }
   std::vector<float> values(count);
-  Dequantize(source, piece.row, piece.count, values.data());
+  Dequantize(source, piece.first, piece.count, values.data());
   for (int64_t i = 0; i < count; ++i) target[i] = ToBf16(values[i]);
   return absl::OkStatus();
 }

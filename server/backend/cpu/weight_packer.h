@@ -54,16 +54,20 @@ class WeightPacker {
     int64_t offset = 0;  // in the model's memory
 
     int64_t bytes() const;
+    // Whether it is cut into ranges of columns, as its source is stored; else of rows.
+    bool by_columns() const;
   };
-  // A range of rows of a job: what one thread does at a time.
+  // A range of rows or columns of a job: what one thread does at a time.
   struct Piece {
     const Job* job = nullptr;
-    int64_t row = 0;
+    int64_t first = 0;
     int64_t count = 0;
   };
 
   void Add(Job job);
   absl::Status Pack(const Piece& piece, uint64_t seed, std::byte* base) const;
+  absl::Status PackRows(const Piece& piece, std::byte* target) const;
+  absl::Status PackColumns(const Piece& piece, std::byte* base) const;
   absl::Status PackTransposed(const Piece& piece, std::byte* target) const;
   absl::Status PackDummy(const Piece& piece, uint64_t seed, std::byte* target) const;
   absl::Status CopyRows(const Piece& piece, uint64_t seed, Bf16* target) const;

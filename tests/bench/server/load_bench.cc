@@ -40,6 +40,7 @@ std::vector<Case> Cases() {
   const std::vector<int64_t> rows = {kMatrices, kOut, kIn}, columns = {kMatrices, kIn, kOut};
   cases.push_back({"BF16", {{"w", DType::kBf16, rows}}});
   cases.push_back({"BF16 by columns", {{"w", DType::kBf16, columns}}, true});
+  cases.push_back({"BF16 by columns, interleaved", {{"w", DType::kBf16, columns}}, true, 2});
   cases.push_back({"BF16 interleaved", {{"w", DType::kBf16, rows}}, false, 2});
   cases.push_back({"F32", {{"w", DType::kF32, rows}}});
   cases.push_back({"NVFP4",
@@ -57,6 +58,10 @@ std::vector<Case> Cases() {
   cases.push_back({"FP8",
                    {{"w", DType::kF8E4M3, rows},
                     {"w_weight_scale_inv", DType::kF32, {kMatrices, kOut / 128, kIn / 128}}}});
+  cases.push_back({"FP8 by columns",
+                   {{"w", DType::kF8E4M3, columns},
+                    {"w_weight_scale_inv", DType::kF32, {kMatrices, kIn / 128, kOut / 128}}},
+                   true});
   return cases;
 }
 
@@ -138,7 +143,7 @@ void Run(const Case& c, const std::string& path, int threads) {
     file.read(reinterpret_cast<char*>(target.data()), file_bytes);
     copy = std::min(copy, absl::ToDoubleSeconds(absl::Now() - copy_start));
   }
-  std::printf("%-18s %5.0f MB  %6.2f GB/s a core  (read() alone %5.2f)  peak %.2f anonymous, %.2f resident\n",
+  std::printf("%-28s %5.0f MB  %6.2f GB/s a core  (read() alone %5.2f)  peak %.2f anonymous, %.2f resident\n",
               c.name, file_bytes / 1e6, file_bytes / best / threads / 1e9, file_bytes / copy / 1e9,
               static_cast<double>(peak_anonymous) / packed_bytes,
               static_cast<double>(peak_resident) / packed_bytes);

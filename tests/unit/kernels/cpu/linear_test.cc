@@ -3,6 +3,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cpu/linear/pack_columns.h"
 #include "kernels/cpu/reference.h"
 #include "tests/unit/kernels/cpu/test_util.h"
 
@@ -122,6 +123,137 @@ TEST(PackedLinearTest, RoundsDenseTypesToBf16) {
   for (int i = 0; i < 6; ++i) {
     UnpackRow(*view, i / 3, row.data());
     EXPECT_EQ(row[i % 3], expected[i]) << i;
+  }
+}
+
+// Stores [n, k] units of `unit` bytes by columns, each row's `step` rows apart, with `lead` bytes before them.
+struct ByColumns {
+  ByColumns(const std::vector<uint8_t>& rows, int64_t n, int64_t k, int64_t unit, int64_t step, int64_t lead)
+      : bytes(lead + k * n * step * unit, 0x7f) {
+    units = {bytes.data() + lead, step * unit, n * step * unit};
+    for (int64_t r = 0; r < n; ++r) {
+      for (int64_t c = 0; c < k; ++c) {
+        std::memcpy(bytes.data() + lead + (c * n + r) * step * unit, rows.data() + (r * k + c) * unit, unit);
+      }
+    }
+    if (step > 1) bytes.resize(bytes.size() - (step - 1) * unit);  // nothing follows the last row
+    bytes.shrink_to_fit();
+    units.data = bytes.data() + lead;
+  }
+  std::vector<uint8_t> bytes;
+  ColumnUnits units;
+};
+
+// Calls pack(first, count) for all ranges of columns, the last one first.
+void ForEachRange(int64_t k, int64_t size, const std::function<absl::Status(int64_t, int64_t)>& pack) {
+  for (int64_t first = (k - 1) / size * size; first >= 0; first -= size) {
+    const absl::Status status = pack(first, std::min(size, k - first));
+    ASSERT_TRUE(status.ok()) << status;
+  }
+}
+
+TEST(PackColumnsTest, GivesTheBytesThatRowsGive) {
+  Random random(2);
+  for (const auto& [n, k] :
+       {std::pair<int64_t, int64_t>{1, 16}, {16, 64}, {17, 48}, {40, 208}, {5, 1024}, {64, 400}, {33, 256}}) {
+    for (const int64_t step : {1, 2, 3}) {
+      for (const int64_t range : {128, 256}) {
+        SCOPED_TRACE(absl::StrCat(n, "x", k, " step ", step, " range ", range));
+        const auto expect_same = [](const AlignedBuffer<std::byte>& a, const AlignedBuffer<std::byte>& b,
+                                    size_t bytes) { EXPECT_EQ(std::memcmp(a.data(), b.data(), bytes), 0); };
+        // BF16, F16 and F32; also of an odd number of columns.
+        for (const DenseType type : {DenseType::kBf16, DenseType::kF16, DenseType::kF32}) {
+          for (const int64_t columns : {k, k - 1}) {
+            const int64_t unit = type == DenseType::kF32 ? 4 : 2;
+            std::vector<uint8_t> rows(n * columns * unit);
+            for (int64_t i = 0; i < n * columns; ++i) {
+              const float value = random.Normal();
+              const uint16_t bits = type == DenseType::kBf16 ? ToBf16(value).bits : random.Int(0, 0x7bff);
+              std::memcpy(rows.data() + i * unit,
+                          type == DenseType::kF32 ? static_cast<const void*>(&value) : &bits, unit);
+            }
+            const size_t bytes = PackedBytes(WeightFormat::kBf16, n, columns);
+            AlignedBuffer<std::byte> expected(bytes), packed(bytes);
+            std::memset(packed.data(), 0xa5, bytes);
+            ASSERT_TRUE(PackDense({rows.data(), type, n, columns}, expected.data(), nullptr).ok());
+            const ByColumns source(rows, n, columns, unit, step, 1);
+            ForEachRange(columns, range, [&](int64_t first, int64_t count) {
+              return PackDense({source.units, type, n, columns}, first, count, packed.data());
+            });
+            expect_same(expected, packed, bytes);
+          }
+        }
+        std::vector<uint8_t> codes(n * k / 2), scales(n * k / 16);
+        for (uint8_t& c : codes) c = static_cast<uint8_t>(random.Int(0, 255));
+        for (uint8_t& s : scales) s = static_cast<uint8_t>(random.Int(0, 0x7e));
+        size_t bytes = PackedBytes(WeightFormat::kNvfp4, n, k);
+        AlignedBuffer<std::byte> expected(bytes), packed(bytes);
+        std::memset(packed.data(), 0xa5, bytes);
+        ASSERT_TRUE(PackNvfp4({codes.data(), scales.data(), 1.0f, n, k}, expected.data(), nullptr).ok());
+        const ByColumns code_source(codes, n, k / 2, 1, step, 1), scale_source(scales, n, k / 16, 1, step, 0);
+        ForEachRange(k, range, [&](int64_t first, int64_t count) {
+          return PackNvfp4({code_source.units, scale_source.units, n, k}, first, count, packed.data());
+        });
+        expect_same(expected, packed, bytes);
+
+        for (const int64_t columns : {k, k - 3}) {
+          for (const int64_t per_scale : {int64_t{128}, k}) {
+            std::vector<uint8_t> fp8(n * columns);
+            for (uint8_t& c : fp8) c = static_cast<uint8_t>(random.Int(0, 0x7e));
+            std::vector<float> factors(n * ((columns + per_scale - 1) / per_scale));
+            for (float& s : factors) s = std::abs(random.Normal());
+            bytes = PackedBytes(WeightFormat::kFp8, n, columns);
+            AlignedBuffer<std::byte> fp8_expected(bytes), fp8_packed(bytes);
+            std::memset(fp8_packed.data(), 0xa5, bytes);
+            ASSERT_TRUE(
+                PackFp8({fp8.data(), factors.data(), per_scale, n, columns}, fp8_expected.data(), nullptr)
+                    .ok());
+            const ByColumns source(fp8, n, columns, 1, step, 1);
+            ForEachRange(columns, range, [&](int64_t first, int64_t count) {
+              return PackFp8({source.units, factors.data(), per_scale, n, columns}, first, count,
+                             fp8_packed.data());
+            });
+            expect_same(fp8_expected, fp8_packed, bytes);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(PackColumnsTest, RefusesWhatItCannotPack) {
+  constexpr int64_t kN = 20, kK = 272;
+  std::vector<uint8_t> codes(kN * kK, 0x11), scales(kN * kK / 16, 0x38);
+  std::vector<float> factors(kN, 1.0f);
+  AlignedBuffer<std::byte> packed(PackedBytes(WeightFormat::kBf16, kN, kK));
+  const auto nvfp4 = [&](int64_t first, int64_t count) {
+    return PackNvfp4({{codes.data(), 1, kN}, {scales.data(), 1, kN}, kN, kK}, first, count, packed.data());
+  };
+  const auto fp8 = [&](int64_t first, int64_t count) {
+    return PackFp8({{codes.data(), 1, kN}, factors.data(), kK, kN, kK}, first, count, packed.data());
+  };
+  EXPECT_TRUE(nvfp4(0, kK).ok());
+  EXPECT_TRUE(fp8(128, kK - 128).ok());
+  for (const auto& [first, count] :
+       {std::pair<int64_t, int64_t>{64, 128}, {0, 64}, {128, 256}, {-128, 128}, {0, 0}}) {
+    EXPECT_FALSE(nvfp4(first, count).ok()) << first;
+    EXPECT_FALSE(fp8(first, count).ok()) << first;
+    EXPECT_FALSE(
+        PackDense({{codes.data(), 2, 2 * kN}, DenseType::kBf16, kN, kK}, first, count, packed.data()).ok());
+  }
+  for (const uint8_t bad : {0x7f, 0x80, 0xff}) {
+    scales[8 * kN + 18] = bad;  // block 8, in the second range
+    EXPECT_TRUE(nvfp4(0, 128).ok());
+    EXPECT_FALSE(nvfp4(128, 128).ok());
+    EXPECT_FALSE(nvfp4(0, kK).ok());
+  }
+  codes[271 * kN + 19] = 0xff;
+  EXPECT_TRUE(fp8(0, 256).ok());
+  EXPECT_FALSE(fp8(256, 16).ok());
+  codes[271 * kN + 19] = 0;
+  for (const float bad : {-1.0f, kNaN, std::numeric_limits<float>::infinity()}) {
+    factors[19] = bad;
+    EXPECT_FALSE(fp8(0, kK).ok());
   }
 }
 
