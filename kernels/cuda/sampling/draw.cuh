@@ -31,16 +31,52 @@ __device__ __forceinline__ bool LimitsTopK(const SampleJob& job, int32_t vocab) 
   return job.top_k > 0 && job.top_k < vocab;
 }
 
+// The first i with sum + weights[0] + .. + weights[i] above the target, or the last with any weight. By one thread; some
+// weights at a time, so that loads do not wait for comparisons.
+__device__ inline int32_t WalkTo(double target, double sum, const float* weights, int32_t count) {
+  constexpr int32_t kAtATime = 8;
+  int32_t i = 0, last = 0;
+  for (; i + kAtATime <= count; i += kAtATime) {
+    double next = sum;
+    int32_t next_last = last;
+#pragma unroll
+    for (int32_t j = 0; j < kAtATime; ++j) {
+      const float weight = weights[i + j];
+      next = __dadd_rn(next, double{weight});
+      if (weight != 0.0f) next_last = i + j;
+    }
+    if (next > target) break;  // somewhere among these
+    sum = next;
+    last = next_last;
+  }
+  for (; i < count; ++i) {
+    if (weights[i] == 0.0f) continue;
+    last = i;
+    sum = __dadd_rn(sum, double{weights[i]});
+    if (sum > target) break;
+  }
+  return last;
+}
+
+// Copies a row's sums, one a block, to shared memory, where one thread can add them fast.
+__device__ inline void LoadSums(const double* block_sums, int32_t blocks, double* sums) {
+  for (int32_t i = threadIdx.x; i < blocks; i += blockDim.x) sums[i] = block_sums[i];
+  __syncthreads();
+}
+
+__device__ inline double AddSums(const double* sums, int32_t blocks) {
+  double total = 0.0;
+  for (int32_t i = 0; i < blocks; ++i) total = __dadd_rn(total, sums[i]);
+  return total;
+}
+
 // All tokens with a weight of min_p or more. `sums`: shared, one a block.
 __device__ inline int32_t DrawFromAll(const DrawRow& row, const SampleJob& job, double* sums, DrawShared& s) {
   const int32_t blocks = (row.vocab + kLogitBlock - 1) / kLogitBlock;
-  for (int32_t i = threadIdx.x; i < blocks; i += blockDim.x) sums[i] = row.block_sums[i];
-  __syncthreads();
+  LoadSums(row.block_sums, blocks, sums);
   double target = 0.0, sum = 0.0;
   if (threadIdx.x == 0) {
-    double total = 0.0;
-    for (int32_t i = 0; i < blocks; ++i) total = __dadd_rn(total, sums[i]);
-    target = __dmul_rn(job.uniform, total);
+    target = __dmul_rn(job.uniform, AddSums(sums, blocks));
     int32_t block = 0;
     while (block + 1 < blocks && __dadd_rn(sum, sums[block]) <= target) sum = __dadd_rn(sum, sums[block++]);
     // Rounding can put the target behind the last token that has any weight.
@@ -55,24 +91,19 @@ __device__ inline int32_t DrawFromAll(const DrawRow& row, const SampleJob& job, 
   }
   __syncthreads();
   if (threadIdx.x == 0) {
-    int32_t last = 0;
-    for (int32_t i = 0; i < count; ++i) {
-      const float weight = s.weights[i];
-      if (weight == 0.0f) continue;
-      last = i;
-      sum = __dadd_rn(sum, double{weight});
-      if (sum > target) break;
-    }
-    s.result = begin + last;
+    s.result = begin + WalkTo(target, sum, s.weights, count);
   }
   __syncthreads();
   return s.result;
 }
 
 // The few best tokens: top_k, top_p, or both. -1: top_p keeps more of them than are looked at.
-__device__ inline int32_t DrawFromBest(const DrawRow& row, const SampleJob& job, DrawShared& s) {
+__device__ inline int32_t DrawFromBest(const DrawRow& row, const SampleJob& job, double* sums,
+                                       DrawShared& s) {
   const bool limits_k = LimitsTopK(job, row.vocab);
   const int32_t size = min(limits_k ? job.top_k : kSampledTopPTokens, row.vocab);
+  const int32_t blocks = (row.vocab + kLogitBlock - 1) / kLogitBlock;
+  if (!limits_k) LoadSums(row.block_sums, blocks, sums);
   SelectBest(row.logits, row.vocab, row.groups, row.num_groups, size, s.select);
   for (int32_t i = threadIdx.x; i < size; i += blockDim.x) {
     s.weights[i] = LogitWeight(row.logits[PlaceIndex(s.select.places[i])], row.largest, job.temperature);
@@ -85,8 +116,7 @@ __device__ inline int32_t DrawFromBest(const DrawRow& row, const SampleJob& job,
       if (limits_k) {
         for (int32_t i = 0; i < size; ++i) total = __dadd_rn(total, double{s.weights[i]});
       } else {
-        const int32_t blocks = (row.vocab + kLogitBlock - 1) / kLogitBlock;
-        for (int32_t i = 0; i < blocks; ++i) total = __dadd_rn(total, row.block_sums[i]);
+        total = AddSums(sums, blocks);
       }
       const double target = __dmul_rn(double{job.top_p}, total);
       double sum = 0.0;
@@ -117,16 +147,7 @@ __device__ inline int32_t DrawFromBest(const DrawRow& row, const SampleJob& job,
     double total = 0.0;
     for (int32_t i = 0; i < kept; ++i) total = __dadd_rn(total, double{s.weights[kSorted + i]});
     const double target = __dmul_rn(job.uniform, total);
-    double sum = 0.0;
-    int32_t last = s.tokens[0];
-    for (int32_t i = 0; i < kept; ++i) {
-      const float weight = s.weights[kSorted + i];
-      if (weight == 0.0f) continue;
-      last = s.tokens[i];
-      sum = __dadd_rn(sum, double{weight});
-      if (sum > target) break;
-    }
-    s.last = last;
+    s.last = s.tokens[WalkTo(target, 0.0, s.weights + kSorted, kept)];
   }
   __syncthreads();
   return s.last;

@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kSelectThreads, 1) DrawKernel(const __grid_con
                          w.DrawGroups(job_index),
                          w.num_groups,
                          w.draw_sums + int64_t{job_index} * w.num_blocks};
-    token = LimitsTopK(job, w.p.vocab) || job.top_p < 1.0f ? DrawFromBest(row, job, s)
+    token = LimitsTopK(job, w.p.vocab) || job.top_p < 1.0f ? DrawFromBest(row, job, block_sums, s)
                                                            : DrawFromAll(row, job, block_sums, s);
   }
   if (threadIdx.x != 0) return;
@@ -179,6 +179,7 @@ __global__ void __launch_bounds__(kSelectThreads, 1) DrawKernel(const __grid_con
 __global__ void __launch_bounds__(kSelectThreads, 1) ScoreKernel(const __grid_constant__ Work w) {
   __shared__ SelectShared s;
   __shared__ int32_t before;
+  extern __shared__ double block_sums[];
   GridDependencyLaunch();
   GridDependencyWait();
   const int32_t job_index = blockIdx.x;
@@ -192,7 +193,7 @@ __global__ void __launch_bounds__(kSelectThreads, 1) ScoreKernel(const __grid_co
   const float* logits = w.Row(job_index);
   const uint64_t place = PlaceOf(logits[token], token);
   if (threadIdx.x == 0) before = 0;
-  __syncthreads();
+  LoadSums(w.raw_sums + int64_t{job_index} * w.num_blocks, w.num_blocks, block_sums);
   int32_t mine = 0;
   for (int32_t group = threadIdx.x / 32; group < w.num_groups; group += kSelectThreads / 32) {
     if (groups[group] <= place) continue;
@@ -203,10 +204,7 @@ __global__ void __launch_bounds__(kSelectThreads, 1) ScoreKernel(const __grid_co
   if (mine > 0) atomicAdd(&before, mine);  // integers: any order
   __syncthreads();
   if (threadIdx.x == 0) {
-    const double* sums = w.raw_sums + int64_t{job_index} * w.num_blocks;
-    double sum = 0.0;
-    for (int32_t i = 0; i < w.num_blocks; ++i) sum = __dadd_rn(sum, sums[i]);
-    result.sum = sum;
+    result.sum = AddSums(block_sums, w.num_blocks);
     result.rank = before + 1;
     result.largest = logits[PlaceIndex(best)];
     result.logit = logits[token];
@@ -253,9 +251,10 @@ const char* SampleTokens(const SampleParams& p, cudaStream_t stream) {
     then(BestKernel, best_grid, kThreads, 0, true);
   }
   if (p.any_sums) then(SumKernel, sum_grid, kThreads, 0, false);
-  then(DrawKernel, p.count, kSelectThreads, p.any_sums ? w.num_blocks * sizeof(double) : 0);
+  const size_t sums_bytes = w.num_blocks * sizeof(double);
+  then(DrawKernel, p.count, kSelectThreads, p.any_sums ? sums_bytes : 0);
   if (p.num_edits > 0) then(EditKernel, p.count, kThreads, 0, true);
-  if (p.any_logprobs) then(ScoreKernel, p.count, kSelectThreads, 0);
+  if (p.any_logprobs) then(ScoreKernel, p.count, kSelectThreads, sums_bytes);
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 
