@@ -29,6 +29,10 @@ TESSERA_HOST_DEVICE constexpr int32_t StepPosition(int32_t k) {
   return k / 64 * 64 + 16 * step + 8 * half + 2 * block + k % 2;
 }
 
+// out[i] = x[input_rows[i]] for `rows` rows of `k` bf16, a multiple of 64. Returns null or what is wrong.
+const char* GatherRows(const void* x, const int32_t* input_rows, int64_t rows, int32_t k, void* out,
+                       cudaStream_t stream);
+
 // Puts `rows` plain rows of `k` bf16, a multiple of 64, into the order of the steps, in place. Returns null or what is
 // wrong.
 const char* OrderBySteps(void* x, int64_t rows, int32_t k, cudaStream_t stream);

@@ -5,6 +5,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/linear/grouped_gemm_launch.h"
 #include "kernels/cuda/linear/grouped_gemm_sm90.cuh"
+#include "kernels/cuda/tensor_map.h"
 
 namespace tessera::cuda {
 namespace {
@@ -23,6 +24,8 @@ const char* CheckShapes(const GroupedGemmParams& p) {
   }
   if (p.x_order == ActivationOrder::kSteps && !HasWgmma())
     return "grouped gemm: activations in the order of the steps need sm_90";
+  if (p.x_order == ActivationOrder::kSteps && p.input_rows != nullptr)
+    return "grouped gemm: activations in the order of the steps are gathered before (GatherRows)";
   if (p.x_order == ActivationOrder::kPlain && p.tile_slots == 128)
     return "grouped gemm: tile_slots 128 needs activations in the order of the steps";
   if (p.out_order == ActivationOrder::kSteps &&
@@ -100,10 +103,15 @@ const char* GroupedGemm(const GroupedGemmParams& params, cudaStream_t stream) {
       params.num_tiles ? params.max_tiles : (params.num_slots + params.tile_slots - 1) / params.tile_slots;
   GemmGeometry g = MakeGeometry(w);
   g.tiles_per_cta = TilesPerCta(g, params.tile_slots);
-  const auto launch = params.x_order == ActivationOrder::kSteps ? LaunchGroupedGemmLargeSm90
-                      : w.format == WeightFormat::kNvfp4        ? LaunchGroupedGemmNvfp4
-                                                                : LaunchGroupedGemmBf16;
-  const cudaError_t status = launch(params, g, tiles, stream);
+  cudaError_t status;
+  if (params.x_order == ActivationOrder::kSteps) {
+    CUtensorMap x_map;
+    if (const char* error = EncodeBf16Matrix(params.x, params.num_slots, w.k, 32, &x_map)) return error;
+    status = LaunchGroupedGemmLargeSm90(params, g, tiles, x_map, stream);
+  } else {
+    const auto launch = w.format == WeightFormat::kNvfp4 ? LaunchGroupedGemmNvfp4 : LaunchGroupedGemmBf16;
+    status = launch(params, g, tiles, stream);
+  }
   return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
 }
 

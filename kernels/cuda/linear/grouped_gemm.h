@@ -34,7 +34,8 @@ struct Glu {
 struct GroupedGemmParams {
   PackedWeights weights;
   const void* x = nullptr;  // bf16 [rows, k]
-  // The order of the steps chooses the kernel for prompts, through wgmma: sm_90 alone. Both give the same bits.
+  // The order of the steps chooses the kernel for prompts, through wgmma: sm_90 alone, slot i reading row i (GatherRows).
+  // Both give the same bits.
   ActivationOrder x_order = ActivationOrder::kPlain;
   const int32_t* input_rows = nullptr;  // device [num_slots], or null: slot i reads row i
   void* out = nullptr;

@@ -19,8 +19,8 @@ struct LargeGemm {
   static constexpr int kRowTiles = 8;  // a consumer warp each
   static constexpr int kFeatures = kRowTiles * kRowTile;
   static constexpr int kConsumerWarps = kRowTiles;
-  static constexpr int kCopierWarps = 2;
-  static constexpr int kThreads = 32 * (kConsumerWarps + 4);  // whole warp groups; one warp has nothing to do
+  static constexpr int kThreads =
+      32 * (kConsumerWarps + 4);  // whole warp groups; two warps have nothing to do
   static constexpr int kConsumerRegisters = 224;
   static constexpr int kProducerRegisters = 56;
 
@@ -28,9 +28,8 @@ struct LargeGemm {
   static constexpr int kTokenRowBytes = kGroupK * 2;
   static constexpr int kTokenBytes = kSlots * kTokenRowBytes;
   static constexpr int kTokenStages = 6;
-  // Copies of so many later groups may be under way when a group is handed over: one stage is being multiplied, one is
-  // given back only when the next group's products were issued.
-  static constexpr int kTokensAhead = kTokenStages - 2;
+  static constexpr int kBoxSlots = 32;
+  static constexpr int kBoxBytes = kBoxSlots * kTokenRowBytes;
 
   // Weights: what is contiguous in a row tile's stream, for each of the eight row tiles: a chunk, or a group of BF16.
   static constexpr int kPieceGroups = kHasScales ? kChunkGroups : 1;
@@ -43,13 +42,11 @@ struct LargeGemm {
   static constexpr int kStagedStride = 33;
   static constexpr int kStagedBytes = kSlots * kStagedStride * 4;
 
-  static constexpr int kSourceBytes = kSlots * 4;  // groups of k before each slot's row of x
-
   static constexpr int kBarriers = 2 * (kTokenStages + kWeightStages);
-  static constexpr int kSharedBytes = 1024 + kTokenStages * kTokenBytes + kWeightStages * kWeightBytes +
-                                      kStagedBytes + kSourceBytes + kBarriers * 8;
+  static constexpr int kSharedBytes =
+      1024 + kTokenStages * kTokenBytes + kWeightStages * kWeightBytes + kStagedBytes + kBarriers * 8;
 
-  static_assert(kConsumerRegisters * 256 + kProducerRegisters * 128 <= 65536, "registers of an SM");
+  static_assert(2 * kConsumerRegisters + kProducerRegisters <= 3 * 168, "what the CTA is launched with");
   static_assert(kSharedBytes <= 232448, "227 KB of shared memory a CTA");
   static_assert(kTokenBytes % 1024 == 0 && kWeightBytes % 16 == 0 && kStagedBytes % 8 == 0);
 };
@@ -68,9 +65,8 @@ struct LargeGemmShared {
   __device__ __forceinline__ uint32_t* staged() const {
     return reinterpret_cast<uint32_t*>(weights() + Gemm::kWeightStages * Gemm::kWeightBytes);
   }
-  __device__ __forceinline__ uint32_t* sources() const { return staged() + Gemm::kStagedBytes / 4; }
   __device__ __forceinline__ uint64_t* tokens_full() const {
-    return reinterpret_cast<uint64_t*>(sources() + Gemm::kSourceBytes / 4);
+    return reinterpret_cast<uint64_t*>(staged() + Gemm::kStagedBytes / 4);
   }
   __device__ __forceinline__ uint64_t* tokens_empty() const { return tokens_full() + Gemm::kTokenStages; }
   __device__ __forceinline__ uint64_t* weights_full() const { return tokens_empty() + Gemm::kTokenStages; }
@@ -78,7 +74,7 @@ struct LargeGemmShared {
 
   __device__ void InitBarriers() const {
     for (int32_t i = 0; i < Gemm::kTokenStages; ++i) {
-      ptx::MbarrierInit(&tokens_full()[i], Gemm::kCopierWarps);
+      ptx::MbarrierInit(&tokens_full()[i], 1);
       ptx::MbarrierInit(&tokens_empty()[i], Gemm::kConsumerWarps);
     }
     for (int32_t i = 0; i < Gemm::kWeightStages; ++i) {
@@ -86,14 +82,6 @@ struct LargeGemmShared {
       ptx::MbarrierInit(&weights_empty()[i], Gemm::kConsumerWarps);
     }
     ptx::FenceBarrierInit();
-  }
-
-  // So that rows which no slot ever fills are defined.
-  __device__ void ClearTokens() const {
-    for (int32_t i = threadIdx.x * 16; i < Gemm::kTokenStages * Gemm::kTokenBytes; i += Gemm::kThreads * 16) {
-      *reinterpret_cast<uint4*>(tokens + i) = make_uint4(0, 0, 0, 0);
-    }
-    ptx::FenceProxyAsyncShared();
   }
 };
 

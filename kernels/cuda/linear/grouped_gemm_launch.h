@@ -1,6 +1,7 @@
 #ifndef TESSERA_KERNELS_CUDA_LINEAR_GROUPED_GEMM_LAUNCH_H_
 #define TESSERA_KERNELS_CUDA_LINEAR_GROUPED_GEMM_LAUNCH_H_
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include "kernels/cuda/linear/grouped_gemm.h"
@@ -20,7 +21,7 @@ cudaError_t LaunchGroupedGemmBf16(const GroupedGemmParams& params, const GemmGeo
 
 // Activations in the order of the steps, both formats.
 cudaError_t LaunchGroupedGemmLargeSm90(const GroupedGemmParams& params, const GemmGeometry& geometry,
-                                       int32_t slot_tiles, cudaStream_t stream);
+                                       int32_t slot_tiles, const CUtensorMap& x_map, cudaStream_t stream);
 
 }  // namespace tessera::cuda
 

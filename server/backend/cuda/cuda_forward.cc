@@ -311,6 +311,13 @@ absl::Status CudaForward::Moe(int32_t tokens, const MlpSpec& spec, const CudaLay
   p.weights = layer.gate_up;
   p.x = normed_.get();
   p.input_rows = sorted.slot_token;
+  if (order_ == ActivationOrder::kSteps) {
+    // There is room where the down matrices' results go later.
+    TESSERA_RETURN_IF_ERROR(KernelStatus(
+        GatherRows(normed_.get(), sorted.slot_token, slots, layer.gate_up.k, expert_out_.get(), stream_)));
+    p.x = expert_out_.get();
+    p.input_rows = nullptr;
+  }
   p.out = activated_.get();
   p.out_features = layer.down.k;
   p.epilogue = GemmEpilogue::kSwiglu;

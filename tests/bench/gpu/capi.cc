@@ -126,6 +126,11 @@ int32_t tessera_choose_tile_slots(int64_t slots, int32_t n, int32_t k, int32_t m
 
 int32_t tessera_step_order_pays(int64_t tokens) { return tessera::cuda::StepOrderPays(tokens); }
 
+const char* tessera_gather_rows(const void* x, const int32_t* rows, int64_t count, int32_t k, void* out,
+                                cudaStream_t stream) {
+  return tessera::cuda::GatherRows(x, rows, count, k, out, stream);
+}
+
 const char* tessera_order_by_steps(void* x, int64_t rows, int32_t k, cudaStream_t stream) {
   return tessera::cuda::OrderBySteps(x, rows, k, stream);
 }

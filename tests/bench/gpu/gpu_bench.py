@@ -30,6 +30,7 @@ def load(path):
               i32, i32, pointer]),
             ('tessera_choose_tile_slots', i32, [ctypes.c_int64, i32, i32, i32, i32]),
             ('tessera_step_order_pays', i32, [ctypes.c_int64]),
+            ('tessera_gather_rows', ctypes.c_char_p, [pointer, pointer, ctypes.c_int64, i32, pointer, pointer]),
             ('tessera_order_by_steps', ctypes.c_char_p, [pointer, ctypes.c_int64, i32, pointer])):
         function = getattr(lib, name)
         function.restype, function.argtypes = result, arguments

@@ -6,7 +6,7 @@
 Activations lie in the order of the steps where the server would have them so; around that number of tokens both ways are
 timed. --quick takes a few rows of each kind.
 
-The peer is torch's BF16 matrix product over the same experts' dequantised weights, one call an expert (what is at hand
+Prompts ("steps") have their rows gathered first, which is in their time. The peer is torch's BF16 matrix product over the same experts' dequantised weights, one call an expert (what is at hand
 everywhere); its time is for comparison of the work, not of 4-bit kernels.
 """
 import argparse
@@ -95,11 +95,21 @@ def main():
                     out = torch.empty(slots, n, dtype=torch.bfloat16 if gate_up else torch.float32, device='cuda')
                     data, sums, packed_n = weights[i % sets]
                     keep.append((rows, tile_expert, ranges, num, x, out))
-                    calls.append(lambda rows=rows, te=tile_expert, ra=ranges, num=num, x=x, out=out, data=data,
-                                 sums=sums, packed_n=packed_n, tile=tile, order=order: gb.check(lib.tessera_grouped_gemm(
-                                     1, data.data_ptr(), sums.data_ptr(), packed_n, k, experts, x.data_ptr(),
-                                     rows.data_ptr() if gate_up else None, out.data_ptr(), 2 if gate_up else 0, slots,
-                                     tile, te.data_ptr(), ra.data_ptr(), num.data_ptr(), te.numel(), order, gb.stream())))
+                    gathers = gate_up and order
+                    gathered = torch.empty(slots, k, dtype=torch.bfloat16, device='cuda') if gathers else x
+                    keep.append(gathered)
+
+                    def call(rows=rows, te=tile_expert, ra=ranges, num=num, x=x, gathered=gathered, out=out, data=data, sums=sums,
+                             packed_n=packed_n, tile=tile, order=order, gathers=gathers, slots=slots):
+                        if gathers:
+                            gb.check(lib.tessera_gather_rows(x.data_ptr(), rows.data_ptr(), slots, k, gathered.data_ptr(),
+                                                             gb.stream()))
+                        gb.check(lib.tessera_grouped_gemm(
+                            1, data.data_ptr(), sums.data_ptr(), packed_n, k, experts, gathered.data_ptr(),
+                            rows.data_ptr() if gate_up and not gathers else None, out.data_ptr(), 2 if gate_up else 0, slots,
+                            tile, te.data_ptr(), ra.data_ptr(), num.data_ptr(), te.numel(), order, gb.stream()))
+
+                    calls.append(call)
                 us = gb.time_graph(calls)
                 active /= copies
                 packed_n = 2 * n if gate_up else n

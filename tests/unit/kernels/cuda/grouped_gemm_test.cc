@@ -217,6 +217,22 @@ TEST(OrderBySteps, MovesElementsToTheirPlaces) {
   }
 }
 
+TEST(GatherRows, CopiesRows) {
+  TESSERA_REQUIRE_GPU();
+  for (const int32_t k : {64, 576}) {
+    std::vector<uint16_t> x(size_t(5) * k), want;
+    for (size_t i = 0; i < x.size(); ++i) x[i] = i * 7;
+    const std::vector<int32_t> rows = {4, 0, 0, 3, 1, 4, 2, 2, 1, 0, 4};
+    for (const int32_t row : rows) want.insert(want.end(), &x[size_t(row) * k], &x[size_t(row) * k] + k);
+    const DeviceBuffer<uint16_t> d_x(x);
+    const DeviceBuffer<int32_t> d_rows(rows);
+    DeviceBuffer<uint16_t> out(want.size());
+    const char* error = GatherRows(d_x.get(), d_rows.get(), rows.size(), k, out.get(), nullptr);
+    ASSERT_EQ(error, nullptr) << error;
+    EXPECT_EQ(out.Read(), want);
+  }
+}
+
 // Experts with no, one and many slots, gathered rows, gate-up and SwiGLU; a row's bits do not change with its company.
 class GroupedGemmTiles : public testing::TestWithParam<Way> {};
 INSTANTIATE_TEST_SUITE_P(Slots, GroupedGemmTiles,
@@ -264,15 +280,20 @@ TEST_P(GroupedGemmTiles, ServeExpertsAndFuseSwiglu) {
     }
     const int32_t slots = rows.size(), tiles = tile_expert.size();
     const DeviceBuffer<uint16_t> d_x(order == ActivationOrder::kSteps ? OrderedBySteps(x, k) : x);
+    const bool gathered = order == ActivationOrder::kSteps;
     const DeviceBuffer<int32_t> d_rows(rows), d_expert(tile_expert), d_tiles(std::vector<int32_t>{tiles});
     const DeviceBuffer<int2> d_ranges(ranges);
-    DeviceBuffer<uint16_t> out(size_t(slots) * inter);
+    DeviceBuffer<uint16_t> out(size_t(slots) * inter), d_gathered(size_t(slots) * k);
+    if (gathered) {
+      const char* error = GatherRows(d_x.get(), d_rows.get(), slots, k, d_gathered.get(), nullptr);
+      ASSERT_EQ(error, nullptr) << error;
+    }
     GroupedGemmParams p;
     p.weights = packed.weights;
-    p.x = d_x.get();
+    p.x = gathered ? d_gathered.get() : d_x.get();
     p.x_order = order;
     p.out_order = out_order;
-    p.input_rows = d_rows.get();
+    p.input_rows = gathered ? nullptr : d_rows.get();
     p.out = out.get();
     p.out_features = inter;
     p.epilogue = GemmEpilogue::kSwiglu;
