@@ -27,47 +27,57 @@ inline std::string TinyDirectory(const std::string& name) {
   return root ? absl::StrCat(root, "/tests/golden/model/", name) : GoldenDirectory(name);
 }
 
-// Of every position but the last, [positions - 1, vocab]; the prompt cut into chunks of these sizes (the last repeats).
+// Of every position but the last, [positions - 1, vocab]; the prompt cut into chunks of these sizes (the last repeats), in
+// as many rows of each step as there are copies, which must all get the same bits. Takes 5 blocks a copy for 80 tokens.
 inline std::vector<float> Logprobs(Backend& backend, const std::vector<int32_t>& tokens,
-                                   const std::vector<int32_t>& sizes, int32_t first_block) {
+                                   const std::vector<int32_t>& sizes, int32_t first_block, int copies = 1) {
   const int32_t vocab = backend.info().vocab_size;
-  std::vector<int32_t> blocks((tokens.size() + kTinyBlockSize - 1) / kTinyBlockSize);
-  std::iota(blocks.rbegin(), blocks.rend(), first_block);
-  PromptScorer scorer(tokens, vocab);
+  const int32_t blocks_each = (tokens.size() + kTinyBlockSize - 1) / kTinyBlockSize;
+  std::vector<std::vector<int32_t>> blocks(copies, std::vector<int32_t>(blocks_each));
+  for (int c = 0; c < copies; ++c) {
+    std::iota(blocks[c].rbegin(), blocks[c].rend(), first_block + c * blocks_each);
+  }
+  std::vector<PromptScorer> scorers(copies, PromptScorer(tokens, vocab));
   size_t start = 0;
   for (size_t i = 0; start < tokens.size(); ++i) {
-    BatchRow row;
-    row.tokens = absl::MakeConstSpan(tokens).subspan(start, sizes[std::min(i, sizes.size() - 1)]);
-    row.start = start;
-    row.block_table = blocks;
-    row.prompt_scorer = &scorer;
+    std::vector<BatchRow> rows(copies);
+    for (int c = 0; c < copies; ++c) {
+      rows[c].tokens = absl::MakeConstSpan(tokens).subspan(start, sizes[std::min(i, sizes.size() - 1)]);
+      rows[c].start = start;
+      rows[c].block_table = blocks[c];
+      rows[c].prompt_scorer = &scorers[c];
+    }
     std::vector<RowResult> results;
-    const absl::Status status = backend.Run({row}, &results);
+    const absl::Status status = backend.Run(rows, &results);
     EXPECT_TRUE(status.ok()) << status;
     if (!status.ok()) return {};
-    EXPECT_TRUE(results[0].status.ok()) << results[0].status;
-    start += row.tokens.size();
+    for (const RowResult& result : results) EXPECT_TRUE(result.status.ok()) << result.status;
+    start += rows[0].tokens.size();
   }
-  std::vector<float> logprobs((tokens.size() - 1) * vocab, NAN);
-  for (size_t i = 1; i < tokens.size(); ++i) {
-    for (const TokenLogprob& top : scorer.result()[i].top) {
-      logprobs[(i - 1) * vocab + top.token] = top.logprob;
+  std::vector<float> first;
+  for (const PromptScorer& scorer : scorers) {
+    std::vector<float> logprobs((tokens.size() - 1) * vocab, NAN);
+    for (size_t i = 1; i < tokens.size(); ++i) {
+      for (const TokenLogprob& top : scorer.result()[i].top) {
+        logprobs[(i - 1) * vocab + top.token] = top.logprob;
+      }
     }
+    if (first.empty()) first = logprobs;
+    EXPECT_EQ(logprobs, first);
   }
-  return logprobs;
+  return first;
 }
 
-// With a cache of 32 blocks; null after a failure.
-inline std::unique_ptr<Backend> MakeTinyCudaBackend(const Checkpoint& checkpoint) {
+// With a cache of 32 blocks.
+inline absl::StatusOr<std::unique_ptr<Backend>> MakeTinyCudaBackend(const Checkpoint& checkpoint) {
   CudaBackendOptions options;
   options.sampling_threads = 1;
-  options.max_step_tokens = 128;
+  options.max_step_tokens = 160;
   options.max_step_sequences = 8;
   auto backend = CreateCudaBackend(checkpoint, options);
-  EXPECT_TRUE(backend.ok()) << backend.status();
-  if (!backend.ok()) return nullptr;
-  EXPECT_TRUE((*backend)->AllocateKvCache({32, kTinyBlockSize}).ok());
-  return std::move(*backend);
+  if (!backend.ok()) return backend.status();
+  if (absl::Status status = (*backend)->AllocateKvCache({32, kTinyBlockSize}); !status.ok()) return status;
+  return backend;
 }
 
 }  // namespace tessera

@@ -1,5 +1,5 @@
 // The golden checkpoints exercise what their families are made of: with one key of config.json changed, the logits are
-// no longer transformers'.
+// no longer transformers', neither by the CPU's bounds nor by those that the CUDA backend is held to.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -54,10 +54,14 @@ const Change kChanges[] = {
     {"moonlight_bf16", "/norm_topk_prob", true},
 };
 
+struct Mismatches {
+  std::string cpu, cuda;  // by the bounds of each
+};
+
 // Logits of the checkpoint against its golden ones, with `change`, or as it is.
-std::string Mismatch(const std::string& name, const Change* change) {
+Mismatches Compute(const std::string& name, const Change* change) {
   std::string pattern = testing::TempDir() + "/golden_sensitivity_XXXXXX";
-  if (mkdtemp(pattern.data()) == nullptr) return "no temporary directory";
+  if (mkdtemp(pattern.data()) == nullptr) return {"no temporary directory", ""};
   const std::string directory = pattern + "/model";
   std::filesystem::copy(GoldenDirectory(name), directory);
   if (change != nullptr) {
@@ -72,18 +76,22 @@ std::string Mismatch(const std::string& name, const Change* change) {
   EXPECT_TRUE(golden.ok()) << golden.status();
   TestModel model(directory, 2);
   EXPECT_TRUE(model.ok());
-  if (!golden.ok() || !model.ok()) return "not loaded";
+  if (!golden.ok() || !model.ok()) return {"not loaded", ""};
   const auto tokens = TensorValues<int32_t>(**golden, "tokens");
   const std::vector<float> logits = model.RunChunked(tokens, Blocks(8), {1000});
   std::filesystem::remove_all(pattern);
-  return GoldenMismatch(logits, TensorValues<float>(**golden, "logits"), model.spec().vocab_size);
+  const auto expected = TensorValues<float>(**golden, "logits");
+  return {GoldenMismatch(logits, expected, model.spec().vocab_size),
+          CudaGoldenMismatch(logits, expected, LargestMagnitude(expected))};
 }
 
 TEST(GoldenSensitivity, EveryKeyMatters) {
   for (const Change& change : kChanges) {
     SCOPED_TRACE(absl::StrCat(change.model, " ", change.key, " ", change.value.dump()));
-    ASSERT_EQ(Mismatch(change.model, nullptr), "");
-    EXPECT_NE(Mismatch(change.model, &change), "");
+    const Mismatches as_it_is = Compute(change.model, nullptr), changed = Compute(change.model, &change);
+    ASSERT_EQ(as_it_is.cpu, "");
+    EXPECT_NE(changed.cpu, "");
+    EXPECT_NE(changed.cuda, "");
   }
 }
 
