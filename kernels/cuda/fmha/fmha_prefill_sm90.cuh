@@ -26,7 +26,12 @@
 
 namespace tessera::cuda {
 
-template <int kHeadDimension, int kNumWarpGroups, bool kQueriesHeld, FmhaTotals kTotalsWhere, bool kTurns>
+// When a warp group lets the other one start its products: at once after its own, or when its own scores are there, so that
+// the other's products run during its softmax.
+enum class FmhaTurns { kNone, kAfterStart, kAfterScores };
+
+template <int kHeadDimension, int kNumWarpGroups, bool kQueriesHeld, FmhaTotals kTotalsWhere,
+          FmhaTurns kTurnsTaken>
 struct FmhaPrefillTraits {
   static constexpr int kHeadDim = kHeadDimension;
   static constexpr int kWarpGroups = kNumWarpGroups;  // consumers
@@ -35,7 +40,8 @@ struct FmhaPrefillTraits {
   static constexpr int kRows = 64 * kWarpGroups;
   static constexpr bool kQueriesInRegisters = kQueriesHeld;
   static constexpr FmhaTotals kTotals = kTotalsWhere;
-  static constexpr bool kTakesTurns = kTurns;
+  static constexpr FmhaTurns kTurns = kTurnsTaken;
+  static constexpr bool kTakesTurns = kTurns != FmhaTurns::kNone;
   static constexpr int kProducerRegisters = 56;
   static constexpr int kConsumerRegisters = kWarpGroups == 2 ? 224 : 152;
   static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;  // of each thread until they are moved
@@ -341,9 +347,10 @@ __device__ void FmhaPrefillConsume(const FmhaPrefillArgs& args, const FmhaPrefil
       ptx::MbarrierWait(&shared.full[values.slot], values.phase);
       ptx::WgmmaFence();
       FmhaPrefillAddValues<Traits>(slots + values.slot * Traits::kSlotBytes, weights, out);
-      if (Traits::kTakesTurns) ptx::NamedBarrierArrive(kTurnBarrier + (group ^ 1), 256);
+      if (Traits::kTurns == FmhaTurns::kAfterStart) ptx::NamedBarrierArrive(kTurnBarrier + (group ^ 1), 256);
       ptx::WgmmaWaitGroup<1>();
       ptx::WgmmaPin(s);
+      if (Traits::kTurns == FmhaTurns::kAfterScores) ptx::NamedBarrierArrive(kTurnBarrier + (group ^ 1), 256);
       release(keys);
       FmhaMaskTile(args, rows, key, lane, s);
       const FmhaPrefillStep step = FmhaPrefillSoftmax(args.scale_log2, key, rows, s);

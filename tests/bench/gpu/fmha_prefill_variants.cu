@@ -12,21 +12,24 @@ struct Variant {
   FmhaPrefillLauncher* launch;
 };
 
-// Warp groups; queries held in registers or read from shared memory; where totals are; whether warp groups take turns.
-template <int kHeadDim, int kWarpGroups, bool kHeld, FmhaTotals kTotals, bool kTurns>
+// Warp groups; queries held in registers or read from shared memory; where totals are; how warp groups take turns.
+template <int kHeadDim, int kWarpGroups, bool kHeld, FmhaTotals kTotals, FmhaTurns kTurns>
 constexpr FmhaPrefillLauncher* kLaunch =
     LaunchFmhaPrefillSm90<FmhaPrefillTraits<kHeadDim, kWarpGroups, kHeld, kTotals, kTurns>>;
 
 using enum FmhaTotals;
+using enum FmhaTurns;
 constexpr Variant kVariants[] = {
-    {128, "2 groups, Q held, totals shared, turns", kLaunch<128, 2, true, kShared, true>},
-    {128, "2 groups, Q held, totals shared", kLaunch<128, 2, true, kShared, false>},
-    {128, "2 groups, totals held, turns", kLaunch<128, 2, false, kRegisters, true>},
-    {128, "3 groups, totals shared", kLaunch<128, 3, false, kShared, false>},
-    {64, "3 groups, Q held, totals shared", kLaunch<64, 3, true, kShared, false>},
-    {64, "2 groups, Q held, totals held", kLaunch<64, 2, true, kRegisters, false>},
-    {64, "2 groups, Q held, totals held, turns", kLaunch<64, 2, true, kRegisters, true>},
-    {256, "2 groups, totals global", kLaunch<256, 2, false, kGlobal, false>},
+    {128, "2 groups, totals held, turns after start", kLaunch<128, 2, false, kRegisters, kAfterStart>},
+    {128, "2 groups, totals held, turns after scores", kLaunch<128, 2, false, kRegisters, kAfterScores>},
+    {128, "2 groups, Q held, totals shared, turns after scores",
+     kLaunch<128, 2, true, kShared, kAfterScores>},
+    {128, "3 groups, totals shared", kLaunch<128, 3, false, kShared, kNone>},
+    {64, "3 groups, Q held, totals shared", kLaunch<64, 3, true, kShared, kNone>},
+    {64, "2 groups, Q held, totals held", kLaunch<64, 2, true, kRegisters, kNone>},
+    {64, "2 groups, Q held, totals held, turns after scores", kLaunch<64, 2, true, kRegisters, kAfterScores>},
+    {256, "2 groups, totals global", kLaunch<256, 2, false, kGlobal, kNone>},
+    {256, "2 groups, totals global, turns after scores", kLaunch<256, 2, false, kGlobal, kAfterScores>},
 };
 
 }  // namespace
