@@ -13,20 +13,22 @@ namespace {
 
 size_t AlignUp(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-// Query rows of one item at most: registers, and on sm_100 shared memory, hold no more.
+bool IsHopper() { return ThisDevice().major == 9; }
+
+// Query rows of one item at most: registers and shared memory hold no more.
 int32_t MostRows(int32_t v_head_dim) {
-  if (v_head_dim == 512) return 64;
-  if (v_head_dim == 256) return 16;
-  return ThisDevice().major == 9 ? 64 : 32;
+  if (IsHopper()) return v_head_dim >= 256 ? 32 : 64;
+  return v_head_dim == 512 ? 64 : v_head_dim == 256 ? 16 : 32;
 }
 
-int32_t MostQueryTokens(int32_t v_head_dim) { return v_head_dim == 512 ? 64 : v_head_dim == 256 ? 16 : 32; }
+int32_t MostQueryTokens(int32_t v_head_dim) { return v_head_dim == 256 ? 16 : 32; }
 
 // How the query rows of a KV head are divided into items.
 struct RowGroups {
   int32_t repeat;  // parts of a KV head's query heads
   int32_t rows;    // of a part
-  int32_t padded;  // that the kernel computes: 8, 16, 32 or 64; 16 or 64 for 512 value dimensions
+  int32_t
+      padded;  // that the kernel computes: 8, 16, 32 or 64; not 8 for 512 value dimensions, on sm_100 nor 32
 
   RowGroups(int32_t q_len, int32_t group, int32_t v_head_dim) : repeat(1) {
     while (repeat < group && (group % repeat != 0 || q_len * (group / repeat) > MostRows(v_head_dim)))
@@ -34,7 +36,7 @@ struct RowGroups {
     rows = q_len * (group / repeat);
     const bool wide = v_head_dim == 512;
     padded = wide ? 16 : 8;
-    while (padded < rows) padded *= wide ? 4 : 2;
+    while (padded < rows) padded *= wide && !IsHopper() ? 4 : 2;
   }
 };
 
@@ -60,11 +62,25 @@ int32_t ValueDim(const FmhaDecodeParams& p) { return p.v_head_dim == 0 ? p.head_
 
 bool IsMla(const FmhaDecodeParams& p) { return p.head_dim == 576 && p.v_head_dim == 512; }
 
-// The kernel for the shape on a device of compute capability `major`, or null.
+FmhaDecodeLauncher* FindE4m3Launcher(const FmhaDecodeParams& p) {
+  if (IsMla(p)) return LaunchFmhaDecodeSm90E4m3Mla;
+  switch (p.head_dim) {
+    case 64:
+      return LaunchFmhaDecodeSm90E4m3D64;
+    case 128:
+      return LaunchFmhaDecodeSm90E4m3D128;
+    case 256:
+      return LaunchFmhaDecodeSm90E4m3D256;
+    default:
+      return LaunchFmhaDecodeSm90E4m3D512;
+  }
+}
+
+// The kernel for the shape, which CheckShapes takes, on a device of compute capability `major`; null if it has none.
 FmhaDecodeLauncher* FindLauncher(const FmhaDecodeParams& p, int32_t major) {
   const bool hopper = major == 9;
-  if (IsMla(p)) return hopper ? nullptr : LaunchFmhaDecodeSm100Mla;
-  if (ValueDim(p) != p.head_dim) return nullptr;
+  if (p.kv_format == FmhaKvFormat::kE4m3) return hopper ? FindE4m3Launcher(p) : nullptr;
+  if (IsMla(p)) return hopper ? LaunchFmhaDecodeSm90Mla : LaunchFmhaDecodeSm100Mla;
   switch (p.head_dim) {
     case 64:
       return hopper ? LaunchFmhaDecodeSm90D64 : LaunchFmhaDecodeSm100D64;
@@ -72,15 +88,13 @@ FmhaDecodeLauncher* FindLauncher(const FmhaDecodeParams& p, int32_t major) {
       return hopper ? LaunchFmhaDecodeSm90D128 : LaunchFmhaDecodeSm100D128;
     case 256:
       return hopper ? LaunchFmhaDecodeSm90D256 : LaunchFmhaDecodeSm100D256;
-    case 512:
-      return hopper ? nullptr : LaunchFmhaDecodeSm100D512;
     default:
-      return nullptr;
+      return hopper ? LaunchFmhaDecodeSm90D512 : LaunchFmhaDecodeSm100D512;
   }
 }
 
 const char* CheckShapes(const FmhaDecodeParams& p) {
-  if (!p.q || !p.out || !p.k_cache || !p.block_table || !p.lengths || !p.workspace) {
+  if (!p.q || !p.out || !p.k_cache || (!p.block_table && !p.key_slots) || !p.lengths || !p.workspace) {
     return "fmha decode: a required pointer is null";
   }
   if ((p.v_cache == nullptr) != IsMla(p))
@@ -90,17 +104,20 @@ const char* CheckShapes(const FmhaDecodeParams& p) {
   if (p.num_kv_heads < 1 || p.num_query_heads < 1 || p.num_query_heads % p.num_kv_heads != 0) {
     return "fmha decode: num_query_heads must be a multiple of num_kv_heads";
   }
-  if (FindLauncher(p, 10) == nullptr) {
+  const bool known = p.head_dim == 64 || p.head_dim == 128 || p.head_dim == 256 || p.head_dim == 512;
+  if (!IsMla(p) && (!known || ValueDim(p) != p.head_dim)) {
     return "fmha decode: head_dim must be 64, 128, 256 or 512, or 576 with v_head_dim 512";
   }
   if (p.q_len < 1 || p.q_len > MostQueryTokens(ValueDim(p))) {
-    return "fmha decode: q_len must be 1 to 32, or 16 for head_dim 256, or 64 for head_dim 512 and MLA";
+    return "fmha decode: q_len must be 1 to 32, or 16 for head_dim 256";
   }
   if (p.block_size < 16 || p.block_size > 256 || (p.block_size & (p.block_size - 1)) != 0) {
     return "fmha decode: block_size must be a power of two from 16 to 256";
   }
-  if (p.num_blocks < 1 || p.block_table_stride < 1)
-    return "fmha decode: num_blocks and block_table_stride must be positive";
+  if (p.num_blocks < 1 || (p.key_slots ? p.key_slots_stride : p.block_table_stride) < 1)
+    return "fmha decode: num_blocks and block_table_stride (or key_slots_stride) must be positive";
+  if (p.key_slots && (p.q_len != 1 || p.sliding_window != 0))
+    return "fmha decode: with key_slots q_len must be 1 and sliding_window 0";
   if (int64_t{p.num_blocks} * p.num_kv_heads * p.block_size > INT32_MAX) {
     return "fmha decode: num_blocks * num_kv_heads * block_size must fit 31 bits";
   }
@@ -126,14 +143,17 @@ EncodeTiled FindEncoder() {
   return reinterpret_cast<EncodeTiled>(function);
 }
 
-// A dense bf16 tensor of `rank` dimensions, the innermost first, as TMA sees it: 128-byte swizzle. `row` is the length of
-// a row in memory, of which the first sizes[0] elements are seen.
-bool EncodeMap(EncodeTiled encode, const void* data, int32_t rank, const cuuint64_t* sizes, int32_t row,
-               const cuuint32_t* box, CUtensorMap* map) {
-  const cuuint64_t strides[2] = {cuuint64_t(row) * 2, cuuint64_t(row) * 2 * sizes[1]};
+// A dense tensor of `rank` dimensions, the innermost first, as TMA sees it: swizzled by the 64 elements that a row of a box
+// has. `row` is the length of a row in memory, of which the first sizes[0] elements are seen.
+bool EncodeMap(EncodeTiled encode, FmhaKvFormat format, const void* data, int32_t rank,
+               const cuuint64_t* sizes, int32_t row, const cuuint32_t* box, CUtensorMap* map) {
+  const bool bytes = format == FmhaKvFormat::kE4m3;
+  const cuuint64_t row_bytes = cuuint64_t(row) * (bytes ? 1 : 2);
+  const cuuint64_t strides[2] = {row_bytes, row_bytes * sizes[1]};
   const cuuint32_t steps[3] = {1, 1, 1};
-  return encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, rank, const_cast<void*>(data), sizes, strides, box,
-                steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+  return encode(map, bytes ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, rank,
+                const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                bytes ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
@@ -145,8 +165,8 @@ const char* EncodeMaps(EncodeTiled encode, const FmhaDecodeParams& p, const RowG
   const cuuint32_t box[2] = {64, cuuint32_t(std::min(p.block_size, kFmhaTileKeys))};
   const void* values = p.v_cache ? p.v_cache : p.k_cache;
   const int32_t value_row = p.v_cache ? ValueDim(p) : p.head_dim;
-  if (!EncodeMap(encode, p.k_cache, 2, k_sizes, p.head_dim, box, &maps->k) ||
-      !EncodeMap(encode, values, 2, v_sizes, value_row, box, &maps->v)) {
+  if (!EncodeMap(encode, p.kv_format, p.k_cache, 2, k_sizes, p.head_dim, box, &maps->k) ||
+      !EncodeMap(encode, p.kv_format, values, 2, v_sizes, value_row, box, &maps->v)) {
     return "fmha decode: the caches cannot be described to TMA (16-byte aligned device memory is needed)";
   }
   // How many tokens q holds is not known where sequences say which are theirs; none lies past their words.
@@ -154,7 +174,7 @@ const char* EncodeMaps(EncodeTiled encode, const FmhaDecodeParams& p, const RowG
   const cuuint64_t tokens = p.first_tokens ? kManyTokens : cuuint64_t(p.num_sequences) * p.q_len;
   const cuuint64_t q_sizes[3] = {cuuint64_t(p.head_dim), cuuint64_t(p.num_query_heads), tokens};
   const cuuint32_t q_box[3] = {64, cuuint32_t(groups.rows / p.q_len), cuuint32_t(p.q_len)};
-  if (!EncodeMap(encode, p.q, 3, q_sizes, p.head_dim, q_box, &maps->q)) {
+  if (!EncodeMap(encode, FmhaKvFormat::kBf16, p.q, 3, q_sizes, p.head_dim, q_box, &maps->q)) {
     return "fmha decode: the queries cannot be described to TMA (16-byte aligned device memory is needed)";
   }
   return nullptr;
@@ -182,7 +202,8 @@ const char* FmhaDecode(const FmhaDecodeParams& params, cudaStream_t stream) {
   const DeviceTraits& device = ThisDevice();
   if (device.major != 9 && device.major != 10) return "fmha decode: the device is neither sm_90 nor sm_100";
   FmhaDecodeLauncher* launch = FindLauncher(params, device.major);
-  if (launch == nullptr) return "fmha decode: on sm_90 head_dim must be 64, 128 or 256";
+  if (params.key_slots && device.major != 9) return "fmha decode: on sm_100 there are no key_slots yet";
+  if (launch == nullptr) return "fmha decode: on sm_100 keys and values must be bf16 yet";
   static const EncodeTiled encode = FindEncoder();
   if (encode == nullptr) return "fmha decode: the driver has no cuTensorMapEncodeTiled";
   const RowGroups groups(params.q_len, params.num_query_heads / params.num_kv_heads, ValueDim(params));
@@ -191,9 +212,10 @@ const char* FmhaDecode(const FmhaDecodeParams& params, cudaStream_t stream) {
   FmhaDecodeArgs args;
   args.p = params;
   args.p.num_kv_heads *= groups.repeat;
+  if (params.kv_format == FmhaKvFormat::kBf16) args.p.k_scale = args.p.v_scale = 1.0f;
   args.kv_head_repeat = groups.repeat;
   args.group_rows = groups.rows;
-  args.scale_log2 = params.softmax_scale * 1.44269504088896340736f;
+  args.scale_log2 = params.softmax_scale * args.p.k_scale * 1.44269504088896340736f;
   const Workspace layout =
       LayOutWorkspace(params.num_sequences, params.num_kv_heads, groups, ValueDim(params));
   uint8_t* workspace = static_cast<uint8_t*>(params.workspace);

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/fmha/fmha_decode.h"
 #include "kernels/cuda/fmha/fmha_decode_split.h"
+#include "kernels/cuda/fmha/fmha_numerics.cuh"
 #include "kernels/cuda/ptx/mbarrier.cuh"
 #include "kernels/cuda/ptx/mma.cuh"
 
@@ -52,14 +53,13 @@ struct RingCursor {
   }
 };
 
-// How the producer hands items to the consumers: a queue of item indices in shared memory. Indices from num_items on mean
-// that there are no more.
+// How the producer hands items to the consumers: a queue in shared memory.
 inline constexpr int32_t kFmhaItemQueue = 4;
 
 struct FmhaItemQueue {
   uint64_t* full;   // [kFmhaItemQueue] 1 arrival
   uint64_t* empty;  // [kFmhaItemQueue] an arrival from each consumer warp
-  int32_t* index;   // [kFmhaItemQueue]
+  FmhaItem* items;  // [kFmhaItemQueue]; sequence -1: there are no more
 
   __device__ void Init(int32_t consumer_warps) const {
     for (int32_t slot = 0; slot < kFmhaItemQueue; ++slot) {
@@ -68,37 +68,69 @@ struct FmhaItemQueue {
     }
   }
 
-  // A consumer warp's next item.
-  __device__ int32_t Take(RingCursor<kFmhaItemQueue>& cursor, int32_t lane) const {
+  // A consumer warp's next item, null at the end. It is used where it is, since registers are dear, until it is released.
+  __device__ const FmhaItem* Wait(const RingCursor<kFmhaItemQueue>& cursor) const {
     ptx::MbarrierWait(&full[cursor.slot], cursor.phase);
-    const int32_t item = index[cursor.slot];
+    return items[cursor.slot].sequence < 0 ? nullptr : &items[cursor.slot];
+  }
+  __device__ void Release(RingCursor<kFmhaItemQueue>& cursor, int32_t lane) const {
     __syncwarp();
     if (lane == 0) ptx::MbarrierArrive(&empty[cursor.slot]);
     cursor.Next();
-    return item;
   }
 };
+
+__device__ __forceinline__ FmhaItem DecodeItem(const FmhaDecodeArgs& args, const int2* sequences,
+                                               int32_t index) {
+  FmhaItem item;
+  item.kv_head = index % args.p.num_kv_heads;
+  item.global_split = index / args.p.num_kv_heads;
+  int32_t low = 0, high = args.p.num_sequences;  // sequences[low].x <= global_split < sequences[high].x
+  while (high - low > 1) {
+    const int32_t middle = (low + high) / 2;
+    if (sequences[middle].x <= item.global_split) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  item.sequence = low;
+  item.split = item.global_split - sequences[low].x;
+  item.splits = MakeFmhaSplits(sequences[low].y, args.p.sliding_window);
+  item.begin = item.splits.Begin(item.split);
+  item.end = item.splits.End(item.split);
+  return item;
+}
 
 // The producer warp's items: the CTA's own first one, then from the counter that all CTAs share. The next index is fetched
 // while the current item streams.
 class FmhaItemSource {
  public:
-  __device__ FmhaItemSource(const FmhaDecodeArgs& args, const FmhaItemQueue& queue, int32_t num_items,
+  __device__ FmhaItemSource(const FmhaDecodeArgs& args, const FmhaItemQueue& queue, const int2* sequences,
                             int32_t lane)
-      : args_(args), queue_(queue), num_items_(num_items), lane_(lane), next_(blockIdx.x) {}
+      : args_(args),
+        queue_(queue),
+        sequences_(sequences),
+        num_items_(sequences[args.p.num_sequences].x * args.p.num_kv_heads),
+        lane_(lane),
+        next_(blockIdx.x) {}
 
   // Queues the next item for the consumers; false when there is none, of which they are told too.
-  __device__ bool Next(int32_t* item) {
+  __device__ bool Next(FmhaItem* item) {
     const int32_t index = __shfl_sync(~0u, next_, 0);
+    const bool exists = index < num_items_;
+    if (lane_ == 0 && exists) next_ = gridDim.x + atomicAdd(args_.next_item, 1);
+    *item = {};
+    item->sequence = -1;
+    if (exists) *item = DecodeItem(args_, sequences_, index);
     ptx::MbarrierWait(&queue_.empty[cursor_.slot], cursor_.phase ^ 1);
     if (lane_ == 0) {
-      queue_.index[cursor_.slot] = index;
+      queue_.items[cursor_.slot] = *item;
       ptx::MbarrierArrive(&queue_.full[cursor_.slot]);
-      if (index < num_items_) next_ = gridDim.x + atomicAdd(args_.next_item, 1);
     }
+    __syncwarp();
     cursor_.Next();
-    *item = index;
-    return index < num_items_;
+    return exists;
   }
 
   // Every CTA's last take is behind it when it is done: the last one leaves the counters as it found them.
@@ -112,6 +144,7 @@ class FmhaItemSource {
  private:
   const FmhaDecodeArgs& args_;
   const FmhaItemQueue& queue_;
+  const int2* sequences_;
   int32_t num_items_, lane_, next_;
   RingCursor<kFmhaItemQueue> cursor_;
 };
@@ -149,28 +182,6 @@ __device__ __forceinline__ int64_t FirstToken(const FmhaDecodeArgs& args, int32_
   return args.p.first_tokens ? args.p.first_tokens[sequence] : int64_t{sequence} * args.p.q_len;
 }
 
-__device__ __forceinline__ FmhaItem DecodeItem(const FmhaDecodeArgs& args, const int2* sequences,
-                                               int32_t index) {
-  FmhaItem item;
-  item.kv_head = index % args.p.num_kv_heads;
-  item.global_split = index / args.p.num_kv_heads;
-  int32_t low = 0, high = args.p.num_sequences;  // sequences[low].x <= global_split < sequences[high].x
-  while (high - low > 1) {
-    const int32_t middle = (low + high) / 2;
-    if (sequences[middle].x <= item.global_split) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  item.sequence = low;
-  item.split = item.global_split - sequences[low].x;
-  item.splits = MakeFmhaSplits(sequences[low].y, args.p.sliding_window);
-  item.begin = item.splits.begin + item.split * item.splits.size;
-  item.end = min(item.begin + item.splits.size, item.splits.end);
-  return item;
-}
-
 // Sums up the splits of all sequences; one warp.
 __device__ __forceinline__ void ScanSplits(const FmhaDecodeArgs& args, int2* sequences, int32_t lane) {
   int32_t total = 0;
@@ -190,74 +201,74 @@ __device__ __forceinline__ void ScanSplits(const FmhaDecodeArgs& args, int2* seq
   if (lane == 0) sequences[args.p.num_sequences] = make_int2(total, 0);
 }
 
-// The maximum may lag behind by this much (log2 domain) before the output is rescaled: weights up to 2^8 lose nothing
-// in bf16 or float.
-inline constexpr float kFmhaMaximumSlack = 8.0f;
-
-// What a row's output is divided by, inverted: the sum of its weights, which are relative to 2^maximum, and the sink's.
-__device__ __forceinline__ float InverseSum(const FmhaDecodeArgs& args, int32_t head, float maximum,
-                                            float sum) {
-  if (args.p.sinks != nullptr) {
-    const float sink = args.p.sinks[head] * 1.44269504f;
-    const float base = fmaxf(maximum, sink);
-    const float rescale = ptx::Exp2(maximum - base);
-    sum = sum * rescale + ptx::Exp2(sink - base);
-    sum = sum / rescale;  // folded into the division below; rescale is 0 only where every weight vanishes
-  }
-  return 1.0f / sum;
-}
-
-// Writes one finished query row: out / sum, with the sink in the sum.
-template <int kPerLane>
-__device__ __forceinline__ void WriteRow(const FmhaDecodeArgs& args, const FmhaItem& item, int32_t row,
-                                         int32_t lane, const float (&out)[kPerLane], float maximum,
-                                         float sum) {
-  const int32_t group = args.p.num_query_heads / args.p.num_kv_heads;
-  const int32_t head = item.kv_head * group + row % group;
-  const float inverse = InverseSum(args, head, maximum, sum);
-  const int64_t token = FirstToken(args, item.sequence) + row / group;
-  __nv_bfloat16* target = static_cast<__nv_bfloat16*>(args.p.out) +
-                          (token * args.p.num_query_heads + head) * (32 * kPerLane) + lane * kPerLane;
-#pragma unroll
-  for (int32_t i = 0; i < kPerLane; i += 2) {
-    *reinterpret_cast<uint32_t*>(target + i) = ptx::PackBf16(out[i] * inverse, out[i + 1] * inverse);
-  }
-}
-
-// Combines the splits of a (sequence, KV head), in split order; lane s holds the statistics of split s.
+// Combines the splits of a (sequence, KV head), in split order; lane s holds the statistics of split s. A warp takes up to 128
+// dimensions of a row at a time, a lane kPerLane of them.
 template <int kHeadDim, int kRows, int kWarps>
 __device__ __forceinline__ void CombineSplits(const FmhaDecodeArgs& args, const FmhaItem& item, int32_t warp,
                                               int32_t lane) {
-  constexpr int32_t kPerLane = kHeadDim / 32;
-  const int32_t count = item.splits.count;
-  const int64_t first_split = item.global_split - item.split;
-  for (int32_t row = warp; row < args.group_rows; row += kWarps) {
-    const int64_t first = (first_split * args.p.num_kv_heads + item.kv_head) * kRows + row;
-    const int64_t stride = int64_t{args.p.num_kv_heads} * kRows;
+  constexpr int32_t kColumns = kHeadDim < 128 ? kHeadDim : 128, kPerLane = kColumns / 32;
+  constexpr int32_t kChunks = kHeadDim / kColumns;
+  // Splits whose parts are fetched together, as far as registers reach.
+  constexpr int32_t kAtOnce = kHeadDim * kRows <= 8192 ? 8 : 65536 / (kHeadDim * kRows);
+  const int32_t count = item.splits.count, group = args.p.num_query_heads / args.p.num_kv_heads;
+  const int64_t stride = int64_t{args.p.num_kv_heads} * kRows;
+#pragma unroll 1
+  for (int32_t unit = warp; unit < args.group_rows * kChunks; unit += kWarps) {
+    const int32_t row = unit / kChunks, column = unit % kChunks * kColumns + lane * kPerLane;
+    const int64_t first = int64_t{item.global_split - item.split} * stride + item.kv_head * kRows + row;
     const float2 stats =
         lane < count ? __ldcg(&args.split_stats[first + lane * stride]) : make_float2(-INFINITY, 0.0f);
-    float maximum = stats.x;
+    float parts[kAtOnce][kPerLane];
+    const auto fetch = [&](int32_t base) {
 #pragma unroll
-    for (int32_t distance = 16; distance > 0; distance /= 2) {
-      maximum = fmaxf(maximum, __shfl_xor_sync(~0u, maximum, distance));
+      for (int32_t i = 0; i < kAtOnce; ++i) {
+        if (base + i >= count) break;
+        const float* part = args.split_out + (first + (base + i) * stride) * kHeadDim + column;
+#pragma unroll
+        for (int32_t j = 0; j < kPerLane; j += 2) {
+          const float2 pair = __ldcg(reinterpret_cast<const float2*>(part + j));
+          parts[i][j] = pair.x;
+          parts[i][j + 1] = pair.y;
+        }
+      }
+    };
+    fetch(0);
+    float maximum = stats.x;  // of this lane's split and those before
+#pragma unroll
+    for (int32_t distance = 1; distance < 32; distance *= 2) {
+      const float other = __shfl_up_sync(~0u, maximum, distance);
+      if (lane >= distance) maximum = fmaxf(maximum, other);
     }
-    const float base = maximum == -INFINITY ? 0.0f : maximum;
-    const float weight = ptx::Exp2(stats.x - base);
+    const float before = __shfl_up_sync(~0u, maximum, 1);
+    const FmhaCombination combination(lane == 0 ? -INFINITY : before, stats.x);
     float sum = 0.0f;
     float out[kPerLane] = {};
-#pragma unroll 8
-    for (int32_t split = 0; split < count; ++split) {
-      const float w = __shfl_sync(~0u, weight, split);
-      sum += __shfl_sync(~0u, stats.y, split) * w;
-      const float* part = args.split_out + (first + split * stride) * kHeadDim + lane * kPerLane;
+#pragma unroll 1
+    for (int32_t base = 0;;) {
 #pragma unroll
-      for (int32_t i = 0; i < kPerLane; i += 2) {
-        const float2 value = __ldcg(reinterpret_cast<const float2*>(part + i));
-        out[i] += value.x * w;
-        out[i + 1] += value.y * w;
+      for (int32_t i = 0; i < kAtOnce; ++i) {
+        if (base + i >= count) break;
+        FmhaCombination step = combination;
+        step.old_factor = __shfl_sync(~0u, combination.old_factor, base + i);
+        step.new_factor = __shfl_sync(~0u, combination.new_factor, base + i);
+        sum = step.Add(sum, __shfl_sync(~0u, stats.y, base + i));
+#pragma unroll
+        for (int32_t j = 0; j < kPerLane; ++j) out[j] = step.Add(out[j], parts[i][j]);
       }
+      base += kAtOnce;
+      if (base >= count) break;
+      fetch(base);
     }
-    WriteRow<kPerLane>(args, item, row, lane, out, maximum, sum);
+    maximum = __shfl_sync(~0u, maximum, 31);
+    const int32_t head = item.kv_head * group + row % group;
+    const float inverse = args.p.v_scale * FmhaInverseSum(args.p.sinks, head, maximum, sum);
+    const int64_t token = FirstToken(args, item.sequence) + row / group;
+    __nv_bfloat16* target =
+        static_cast<__nv_bfloat16*>(args.p.out) + (token * args.p.num_query_heads + head) * kHeadDim + column;
+#pragma unroll
+    for (int32_t j = 0; j < kPerLane; j += 2) {
+      *reinterpret_cast<uint32_t*>(target + j) = ptx::PackBf16(out[j] * inverse, out[j + 1] * inverse);
+    }
   }
 }
 

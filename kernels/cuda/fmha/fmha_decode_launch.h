@@ -13,8 +13,7 @@ struct FmhaDecodeArgs;
 
 // How TMA sees the queries and the caches.
 struct FmhaTensorMaps {
-  CUtensorMap
-      q;  // [token][query head][dim], boxes of one KV head's heads, q_len tokens, 64 dimensions; sm_100 only
+  CUtensorMap q;  // [token][query head][dim], boxes of one KV head's heads, q_len tokens, 64 dimensions
   CUtensorMap k;  // [block, KV head, slot][dim], boxes of min(block_size, kFmhaTileKeys) slots, 64 dimensions
   CUtensorMap v;
 };
@@ -23,7 +22,10 @@ struct FmhaTensorMaps {
 // takes them.
 using FmhaDecodeLauncher = cudaError_t(const FmhaDecodeArgs& args, int32_t rows, const FmhaTensorMaps& maps,
                                        int32_t num_sms, cudaStream_t stream);
-FmhaDecodeLauncher LaunchFmhaDecodeSm90D64, LaunchFmhaDecodeSm90D128, LaunchFmhaDecodeSm90D256;
+FmhaDecodeLauncher LaunchFmhaDecodeSm90D64, LaunchFmhaDecodeSm90D128, LaunchFmhaDecodeSm90D256,
+    LaunchFmhaDecodeSm90D512, LaunchFmhaDecodeSm90Mla, LaunchFmhaDecodeSm90E4m3D64,
+    LaunchFmhaDecodeSm90E4m3D128, LaunchFmhaDecodeSm90E4m3D256, LaunchFmhaDecodeSm90E4m3D512,
+    LaunchFmhaDecodeSm90E4m3Mla;
 FmhaDecodeLauncher LaunchFmhaDecodeSm100D64, LaunchFmhaDecodeSm100D128, LaunchFmhaDecodeSm100D256,
     LaunchFmhaDecodeSm100D512, LaunchFmhaDecodeSm100Mla;
 

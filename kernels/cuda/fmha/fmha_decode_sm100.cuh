@@ -90,13 +90,12 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kCtasPerSm)
   __syncthreads();
   ptx::Tcgen05FenceAfterThreadSync();
   const uint32_t tmem = *shared.tmem;
-  const int32_t num_items = shared.sequences[args.p.num_sequences].x * args.p.num_kv_heads;
   if (warp == kProducerWarp) {
-    ProduceTilesSm100<Traits>(args, maps, shared, num_items, lane);
+    ProduceTilesSm100<Traits>(args, maps, shared, lane);
   } else if (warp == kIssuerWarp) {
-    MultiplyTiles<Traits>(args, shared, tmem, num_items, lane);
+    MultiplyTiles<Traits>(args, shared, tmem, lane);
   } else {
-    AttendTiles<Traits>(args, shared, tmem, num_items, warp, lane);
+    AttendTiles<Traits>(args, shared, tmem, warp, lane);
   }
   ptx::Tcgen05FenceBeforeThreadSync();
   __syncthreads();

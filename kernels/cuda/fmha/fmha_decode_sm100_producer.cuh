@@ -14,7 +14,7 @@ namespace tessera::cuda {
 // of tile t.
 template <class Traits>
 __device__ void ProduceTilesSm100(const FmhaDecodeArgs& args, const FmhaTensorMaps& maps,
-                                  const FmhaSm100Shared<Traits>& shared, int32_t num_items, int32_t lane) {
+                                  const FmhaSm100Shared<Traits>& shared, int32_t lane) {
   const int32_t block_size = args.p.block_size;
   const int32_t rows_per_box = min(block_size, kFmhaTileKeys);
   const int32_t kv_heads = args.p.num_kv_heads / args.kv_head_repeat;
@@ -38,11 +38,10 @@ __device__ void ProduceTilesSm100(const FmhaDecodeArgs& args, const FmhaTensorMa
       ring.Next();
     }
   };
-  FmhaItemSource items(args, shared.items, num_items, lane);
+  FmhaItemSource items(args, shared.items, shared.sequences, lane);
   uint32_t item_phase = 0;
-  int32_t index;
-  while (items.Next(&index)) {
-    const FmhaItem item = DecodeItem(args, shared.sequences, index);
+  FmhaItem item;
+  while (items.Next(&item)) {
     ptx::MbarrierWait(shared.q_empty, item_phase ^ 1);
     if (lane == 0) {
       ptx::MbarrierArriveExpectTx(shared.q_full, args.group_rows * Traits::kKeyDim * 2);

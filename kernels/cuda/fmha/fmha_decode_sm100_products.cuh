@@ -115,26 +115,25 @@ class FmhaProducts {
 // The role of the warp that issues matrix products.
 template <class Traits>
 __device__ void MultiplyTiles(const FmhaDecodeArgs& args, const FmhaSm100Shared<Traits>& shared,
-                              uint32_t tmem, int32_t num_items, int32_t lane) {
+                              uint32_t tmem, int32_t lane) {
   FmhaProducts<Traits> products(shared, tmem, lane);
   RingCursor<kFmhaItemQueue> queue;
   uint32_t tile = 0, item_phase = 0;  // tiles of all items
-  while (true) {
-    const int32_t index = shared.items.Take(queue, lane);
-    if (index >= num_items) break;
-    const FmhaItem item = DecodeItem(args, shared.sequences, index);
+  while (const FmhaItem* item = shared.items.Wait(queue)) {
+    const int32_t begin = item->begin, end = item->end;
+    shared.items.Release(queue, lane);
     ptx::MbarrierWait(shared.q_full, item_phase);
     item_phase ^= 1;
     products.Score(tile % 2);
-    for (int32_t key = item.begin; key < item.end; key += Traits::kTileKeys, ++tile) {
-      if (key + Traits::kTileKeys < item.end) {
+    for (int32_t key = begin; key < end; key += Traits::kTileKeys, ++tile) {
+      if (key + Traits::kTileKeys < end) {
         products.Score((tile + 1) % 2);
       } else {
         products.Commit(shared.q_empty);
       }
       ptx::MbarrierWait(shared.p_full, tile % 2);
       ptx::Tcgen05FenceAfterThreadSync();
-      products.AddValues(item.end - key, key > item.begin);
+      products.AddValues(end - key, key > begin);
     }
   }
 }

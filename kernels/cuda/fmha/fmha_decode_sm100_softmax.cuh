@@ -100,7 +100,7 @@ class FmhaSoftmax {
       const int32_t group = args_.p.num_query_heads / args_.p.num_kv_heads;
       const float maximum = shared_.maximum[row];
       if (whole) {
-        shared_.factor[row] = InverseSum(args_, item.kv_head * group + row % group, maximum, sum);
+        shared_.factor[row] = FmhaInverseSum(args_.p.sinks, item.kv_head * group + row % group, maximum, sum);
       } else {
         args_.split_stats[first_part + row] = make_float2(maximum, sum);
       }
@@ -245,19 +245,16 @@ class FmhaSoftmax {
 // The role of warps 0 to 3.
 template <class Traits>
 __device__ void AttendTiles(const FmhaDecodeArgs& args, const FmhaSm100Shared<Traits>& shared, uint32_t tmem,
-                            int32_t num_items, int32_t warp, int32_t lane) {
+                            int32_t warp, int32_t lane) {
   FmhaSoftmax<Traits> softmax(args, shared, tmem, warp, lane);
   RingCursor<kFmhaItemQueue> queue;
   uint32_t tile = 0;  // of all items
-  while (true) {
-    const int32_t index = shared.items.Take(queue, lane);
-    if (index >= num_items) break;
-    const FmhaItem item = DecodeItem(args, shared.sequences, index);
+  while (const FmhaItem* item = shared.items.Wait(queue)) {
     softmax.Begin();
-    for (int32_t key = item.begin; key < item.end; key += Traits::kTileKeys)
-      softmax.WeighTile(item, key, tile++);
-    // Decoded once more: in the loop registers are dear.
-    softmax.WriteItem(DecodeItem(args, shared.sequences, index), tile - 1);
+    for (int32_t key = item->begin; key < item->end; key += Traits::kTileKeys)
+      softmax.WeighTile(*item, key, tile++);
+    softmax.WriteItem(*item, tile - 1);
+    shared.items.Release(queue, lane);
   }
 }
 

@@ -89,8 +89,8 @@ struct FmhaSm100Shared {
     p_empty = p_full + 1;
     items.full = p_empty + 1;
     items.empty = items.full + kFmhaItemQueue;
-    items.index = reinterpret_cast<int32_t*>(items.empty + kFmhaItemQueue);
-    flag = items.index + kFmhaItemQueue;
+    items.items = reinterpret_cast<FmhaItem*>(items.empty + kFmhaItemQueue);
+    flag = reinterpret_cast<int32_t*>(items.items + kFmhaItemQueue);
     tmem = reinterpret_cast<uint32_t*>(flag + 1);
     sequences = reinterpret_cast<int2*>(tmem + 1);
     maximum = reinterpret_cast<float*>(sequences + kFmhaMaxSequences + 2);
@@ -98,8 +98,9 @@ struct FmhaSm100Shared {
     by_warp = factor + Traits::kRows;
     offset = reinterpret_cast<int32_t*>(by_warp + Traits::kSoftmaxWarps * Traits::kRows);
   }
-  static_assert((2 * Traits::kSlots + 6 + 2 * kFmhaItemQueue) * 8 + (kFmhaItemQueue + 2) * 4 +
-                        (kFmhaMaxSequences + 2) * 8 + (Traits::kSoftmaxWarps + 3) * Traits::kRows * 4 <=
+  static_assert((2 * Traits::kSlots + 6 + 2 * kFmhaItemQueue) * 8 + kFmhaItemQueue * sizeof(FmhaItem) +
+                        2 * 4 + (kFmhaMaxSequences + 2) * 8 +
+                        (Traits::kSoftmaxWarps + 3) * Traits::kRows * 4 <=
                     Traits::kSmallBytes,
                 "the small things must fit");
 };

@@ -1,4 +1,4 @@
-// How a sequence's keys are cut into splits: a function of that sequence alone, shared by host and device.
+// How a token's keys are cut into splits: a function of its position and the window alone, shared by host and device.
 #ifndef TESSERA_KERNELS_CUDA_FMHA_FMHA_DECODE_SPLIT_H_
 #define TESSERA_KERNELS_CUDA_FMHA_FMHA_DECODE_SPLIT_H_
 
@@ -9,23 +9,31 @@
 namespace tessera::cuda {
 
 inline constexpr int32_t kFmhaTileKeys = 64;
-inline constexpr int32_t kFmhaSmallestSplit = 128;  // keys
-inline constexpr int32_t kFmhaMaxSplits = 32;       // one lane of a warp a split, when they are combined
+inline constexpr int32_t kFmhaMaxSplits = 32;  // one lane of a warp a split, when they are combined
+
+// Query tokens in an aligned group of this many share the size of their splits, so that a token's result does not depend
+// on which of them are computed together.
+inline constexpr int32_t kFmhaSplitGroup = 32;
 
 struct FmhaSplits {
   int32_t begin;  // first key that any query token sees, rounded down to a tile
   int32_t end;    // the sequence's length
-  int32_t size;   // keys of a split, a multiple of the tile
+  int32_t size;   // keys of a split, a power of two; splits end at its multiples, the first may begin later
   int32_t count;  // 1 to kFmhaMaxSplits
+
+  TESSERA_HOST_DEVICE int32_t Begin(int32_t split) const {
+    return split == 0 ? begin : (begin / size + split) * size;
+  }
+  TESSERA_HOST_DEVICE int32_t End(int32_t split) const {
+    const int32_t next = (begin / size + split + 1) * size;
+    return next < end ? next : end;
+  }
 };
 
-// Query tokens in an aligned group of this many share their splits, so that a token's result does not depend on which
-// of them are computed together.
-inline constexpr int32_t kFmhaSplitGroup = 32;
-
-// About 16 splits up to 8192 keys and 32 beyond: enough that one sequence fills the device, few enough that writing
-// and reading the partial results stays under 2% of the keys' and values' traffic. `length` counts the keys up to and
-// including the last query token's own; the query tokens must lie in one aligned group.
+// Up to 512 keys are one split: attending to them takes no longer than combining would. About 16 splits up to 8192 keys
+// and 32 beyond: enough that one sequence fills the device, few enough that writing and reading the partial results
+// stays under 2% of the keys' and values' traffic. `length` counts the keys up to and including the last query token's
+// own; the query tokens must lie in one aligned group.
 TESSERA_HOST_DEVICE FmhaSplits MakeFmhaSplits(int32_t length, int32_t sliding_window) {
   const int32_t group_end = (length + kFmhaSplitGroup - 1) / kFmhaSplitGroup * kFmhaSplitGroup;
   FmhaSplits splits;
@@ -35,9 +43,9 @@ TESSERA_HOST_DEVICE FmhaSplits MakeFmhaSplits(int32_t length, int32_t sliding_wi
   splits.end = length;
   const int32_t span = group_end - splits.begin;
   const int32_t target = span <= 8192 ? 16 : kFmhaMaxSplits;
-  splits.size = kFmhaSmallestSplit;
-  while (splits.size * target < span) splits.size *= 2;
-  splits.count = (length - splits.begin + splits.size - 1) / splits.size;
+  splits.size = span <= 512 ? 512 : 256;
+  while ((group_end + splits.size - 1) / splits.size - splits.begin / splits.size > target) splits.size *= 2;
+  splits.count = (length + splits.size - 1) / splits.size - splits.begin / splits.size;
   return splits;
 }
 

@@ -1,6 +1,8 @@
-// Conversions to the 8- and 4-bit float formats (PTX ISA, "cvt"), sm_100. Round to nearest even, saturating.
+// Conversions to the 8- and 4-bit float formats (PTX ISA, "cvt"), E2M1 on sm_100 alone. Round to nearest even, saturating.
 #ifndef TESSERA_KERNELS_CUDA_PTX_CONVERT_CUH_
 #define TESSERA_KERNELS_CUDA_PTX_CONVERT_CUH_
+
+#include <cuda_fp16.h>
 
 #include <cstdint>
 
@@ -27,6 +29,13 @@ __device__ __forceinline__ uint8_t CvtE4m3(float v) {
   uint16_t pair;
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %1;" : "=h"(pair) : "f"(v));
   return static_cast<uint8_t>(pair);
+}
+
+// Two E4M3 values to half precision, exactly.
+__device__ __forceinline__ __half2 CvtF16x2E4m3x2(uint16_t pair) {
+  uint32_t halves;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(pair));
+  return *reinterpret_cast<__half2*>(&halves);
 }
 
 }  // namespace tessera::cuda::ptx

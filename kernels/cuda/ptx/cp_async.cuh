@@ -25,6 +25,11 @@ __device__ __forceinline__ void CpAsyncWait() {
   asm volatile("cp.async.wait_group %0;" : : "n"(kPending) : "memory");
 }
 
+// Arrives at `barrier` when all copies that this thread began before are done: one of the arrivals that the barrier counts.
+__device__ __forceinline__ void CpAsyncMbarrierArriveNoinc(uint64_t* barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(SharedAddress(barrier)) : "memory");
+}
+
 }  // namespace tessera::cuda::ptx
 
 #endif  // TESSERA_KERNELS_CUDA_PTX_CP_ASYNC_CUH_

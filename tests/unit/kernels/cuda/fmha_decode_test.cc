@@ -24,6 +24,10 @@ struct Shape {
   bool sinks = false;
   int32_t v_head_dim = 0;  // 0: head_dim; else MLA: the values are the first elements of the keys
 
+  bool e4m3 = false;
+  // The keys are given as a list of slots in random order, some of them none.
+  bool listed = false;
+
   // How much larger the last keys are than the first: scores that keep growing, so that the running maximum moves.
   float growth = 1.0f;
 
@@ -33,7 +37,13 @@ struct Shape {
 std::ostream& operator<<(std::ostream& out, const Shape& s) {
   return out << s.query_heads << "/" << s.kv_heads << " d" << s.head_dim << " block " << s.block_size << " q "
              << s.q_len << " window " << s.window << " sinks " << s.sinks << " sequences " << s.lengths.size()
-             << " first " << s.lengths[0];
+             << " first " << s.lengths[0] << (s.e4m3 ? " e4m3" : "") << (s.listed ? " listed" : "");
+}
+
+float FromE4m3(uint8_t code) {
+  const float magnitude =
+      code % 128 < 8 ? std::ldexp(code % 8, -9) : std::ldexp(8 + code % 8, code % 128 / 8 - 10);
+  return code < 128 ? magnitude : -magnitude;
 }
 
 // A problem on the host: random queries, keys and values in scattered blocks; every cache slot that belongs to no
@@ -42,7 +52,11 @@ struct Problem {
   Shape shape;
   int32_t num_blocks = 0, stride = 0;
   std::vector<uint16_t> q, k, v;
+  std::vector<uint8_t> k_codes, v_codes;  // e4m3: what k and v hold in bf16, without the scales
+  float k_scale = 1.0f, v_scale = 1.0f;
   std::vector<int32_t> table;
+  std::vector<int32_t> slots;         // listed: [sequence][longest]
+  std::vector<std::vector<bool>> in;  // listed: which keys of a sequence are in the list
   std::vector<float> sinks;
 
   explicit Problem(const Shape& s, uint32_t seed = 1) : shape(s) {
@@ -61,22 +75,53 @@ struct Problem {
     k.assign(num_blocks * block_elements, 0x7FC0);
     v.assign(num_blocks * block_elements, 0x7FC0);
     table.assign(size_t(n) * stride, num_blocks - 1);
+    if (s.e4m3) {
+      k_scale = 0.3f;
+      v_scale = 0.7f;
+      k_codes.assign(k.size(), 0x7F);
+      v_codes.assign(v.size(), 0x7F);
+    }
+    const auto value = [&](float scale, size_t at, std::vector<uint8_t>* codes) {
+      if (!s.e4m3) return ToBf16(normal(rng) * scale);
+      (*codes)[at] = rng() % 80 + rng() % 2 * 128;  // below 8, some of them subnormal
+      return ToBf16(FromE4m3((*codes)[at]));
+    };
     int32_t next = 0;
     for (int32_t i = 0; i < n; ++i) {
+      in.emplace_back(s.lengths[i], true);
       for (int32_t key = 0; key < s.lengths[i]; ++key) {
         if (key % s.block_size == 0) table[size_t(i) * stride + key / s.block_size] = order[next++];
+        if (s.listed && key > 0 && rng() % 4 == 0) {
+          in[i][key] = false;
+          continue;
+        }
         for (int32_t h = 0; h < s.kv_heads; ++h) {
           for (int32_t d = 0; d < s.head_dim; ++d) {
-            k[Slot(i, key, h) + d] = ToBf16(normal(rng) * std::pow(s.growth, float(key) / s.lengths[i]));
-            v[Slot(i, key, h) + d] = s.v_head_dim ? k[Slot(i, key, h) + d] : ToBf16(normal(rng));
+            const size_t at = Slot(i, key, h) + d;
+            k[at] = value(std::pow(s.growth, float(key) / s.lengths[i]), at, &k_codes);
+            v[at] = s.v_head_dim ? k[at] : value(1.0f, at, &v_codes);
           }
         }
       }
     }
+    if (s.listed) List(rng);
     q.resize(size_t(n) * s.q_len * s.query_heads * s.head_dim);
     for (auto& x : q) x = ToBf16(normal(rng));
     sinks.resize(s.query_heads);
     for (auto& x : sinks) x = normal(rng) * 2;
+  }
+
+  void List(std::mt19937& rng) {
+    const int32_t longest = *std::max_element(shape.lengths.begin(), shape.lengths.end());
+    slots.assign(shape.lengths.size() * longest, -1);
+    for (size_t i = 0; i < shape.lengths.size(); ++i) {
+      int32_t* row = &slots[i * longest];
+      for (int32_t key = 0; key < shape.lengths[i]; ++key) {
+        const int32_t block = table[i * stride + key / shape.block_size];
+        if (in[i][key]) row[key] = block * shape.block_size + key % shape.block_size;
+      }
+      std::shuffle(row, row + shape.lengths[i], rng);
+    }
   }
 
   size_t Slot(int32_t sequence, int32_t key, int32_t head) const {
@@ -97,21 +142,27 @@ struct Problem {
     double maximum = shape.sinks ? sinks[head] : -std::numeric_limits<double>::infinity();
     for (int32_t key = first; key <= position; ++key) {
       double score = 0;
+      if (!in[sequence][key]) {
+        scores.push_back(-std::numeric_limits<double>::infinity());
+        continue;
+      }
       for (int32_t d = 0; d < shape.head_dim; ++d) {
         score += double(FromBf16(q[q_at + d])) * FromBf16(k[Slot(sequence, key, kv_head) + d]);
       }
-      scores.push_back(score / std::sqrt(double(shape.head_dim)));
+      scores.push_back(score * k_scale / std::sqrt(double(shape.head_dim)));
       maximum = std::max(maximum, scores.back());
     }
     double sum = shape.sinks ? std::exp(sinks[head] - maximum) : 0;
     std::vector<double> out(shape.ValueDim());
     for (int32_t key = first; key <= position; ++key) {
+      if (!in[sequence][key]) continue;
       const double weight = std::exp(scores[key - first] - maximum);
       sum += weight;
       for (int32_t d = 0; d < shape.ValueDim(); ++d)
         out[d] += weight * FromBf16(v[Slot(sequence, key, kv_head) + d]);
     }
-    for (double& x : out) x /= sum;
+    const double scale = shape.v_head_dim && shape.e4m3 ? k_scale : v_scale;
+    for (double& x : out) x *= scale / sum;
     return out;
   }
 };
@@ -121,28 +172,42 @@ std::vector<uint16_t> RunDecode(const Problem& problem, const std::vector<int32_
   const Shape& s = problem.shape;
   const size_t row = size_t(s.q_len) * s.query_heads * s.head_dim;
   std::vector<uint16_t> q;
-  std::vector<int32_t> table, lengths;
+  std::vector<int32_t> table, lengths, slots;
+  const size_t longest = problem.slots.size() / s.lengths.size();
   for (int32_t i : which) {
+    slots.insert(slots.end(), problem.slots.begin() + i * longest, problem.slots.begin() + (i + 1) * longest);
     q.insert(q.end(), problem.q.begin() + i * row, problem.q.begin() + (i + 1) * row);
     table.insert(table.end(), problem.table.begin() + size_t(i) * problem.stride,
                  problem.table.begin() + size_t(i + 1) * problem.stride);
     lengths.push_back(s.lengths[i]);
   }
   DeviceBuffer<uint16_t> d_q(q), d_k(problem.k), d_v(problem.v), d_out(q.size() / s.head_dim * s.ValueDim());
-  DeviceBuffer<int32_t> d_table(table), d_lengths(lengths);
+  DeviceBuffer<uint8_t> k_codes(problem.k_codes), v_codes(problem.v_codes);
+  DeviceBuffer<int32_t> d_table(table), d_lengths(lengths), d_slots(slots);
   DeviceBuffer<float> d_sinks(problem.sinks);
   DeviceBuffer<uint8_t> workspace(
       FmhaDecodeWorkspaceBytes(which.size(), s.q_len, s.query_heads, s.kv_heads, s.ValueDim()));
   // Poisoned but for the counters; query heads that are too many for one item are divided, each part with counters.
-  const int32_t most = s.ValueDim() == 512 ? 64 : s.ValueDim() == 256 ? 16 : 32;
-  const int32_t parts = (s.q_len * (s.query_heads / s.kv_heads) + most - 1) / most;
+  const int32_t parts = (s.q_len * (s.query_heads / s.kv_heads) + 15) / 16;
   EXPECT_EQ(cudaMemset(workspace.get(), 0, 256 + 512 * s.kv_heads * parts * 4), cudaSuccess);
   FmhaDecodeParams p;
   p.q = d_q.get();
   p.out = d_out.get();
   p.k_cache = d_k.get();
   p.v_cache = s.v_head_dim ? nullptr : d_v.get();
-  p.block_table = d_table.get();
+  if (s.e4m3) {
+    p.kv_format = FmhaKvFormat::kE4m3;
+    p.k_cache = k_codes.get();
+    p.v_cache = s.v_head_dim ? nullptr : v_codes.get();
+    p.k_scale = problem.k_scale;
+    p.v_scale = s.v_head_dim ? problem.k_scale : problem.v_scale;
+  }
+  if (s.listed) {
+    p.key_slots = d_slots.get();
+    p.key_slots_stride = longest;
+  } else {
+    p.block_table = d_table.get();
+  }
   p.lengths = d_lengths.get();
   p.sinks = s.sinks ? d_sinks.get() : nullptr;
   p.num_sequences = which.size();
@@ -232,25 +297,75 @@ INSTANTIATE_TEST_SUITE_P(LongShapes, FmhaDecodeShapes,
                          testing::Values(Shape{32, 4, 128, 32, {9000}},
                                          Shape{32, 4, 128, 64, {20000, 70, 33000}}));
 
-// Shapes of sm_100 alone.
-class FmhaDecodeBlackwellShapes : public testing::TestWithParam<Shape> {};
+INSTANTIATE_TEST_SUITE_P(LargeHeads, FmhaDecodeShapes,
+                         testing::Values(Shape{8, 1, 512, 64, {300, 17}},
+                                         Shape{32, 2, 512, 16, {130}, 1, 100, true},
+                                         Shape{32, 1, 512, 64, {1100, 5}},
+                                         Shape{16, 1, 576, 64, {200, 33}, 1, 0, false, 512},
+                                         Shape{128, 1, 576, 64, {140}, 1, 0, false, 512},
+                                         Shape{64, 1, 576, 16, {50}, 1, 0, true, 512},
+                                         Shape{16, 1, 576, 32, {2, 700, 1030}, 2, 0, false, 512}));
 
-TEST_P(FmhaDecodeBlackwellShapes, EqualsDoublePrecision) {
-  TESSERA_REQUIRE_BLACKWELL();
+// What sm_100 has not yet.
+class FmhaDecodeHopperShapes : public testing::TestWithParam<Shape> {};
+
+TEST_P(FmhaDecodeHopperShapes, EqualsDoublePrecision) {
+  TESSERA_REQUIRE_HOPPER();
   ExpectEqualsDoublePrecision(Problem(GetParam()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, FmhaDecodeBlackwellShapes,
-                         testing::Values(Shape{8, 1, 512, 64, {300, 17}},
-                                         Shape{32, 2, 512, 16, {130}, 1, 100, true},
-                                         Shape{16, 1, 576, 64, {200, 33}, 1, 0, false, 512},
-                                         Shape{128, 1, 576, 64, {140}, 1, 0, false, 512},
-                                         Shape{64, 1, 576, 16, {50}, 1, 0, true, 512}));
+Shape E4m3(Shape shape) {
+  shape.e4m3 = true;
+  return shape;
+}
+
+Shape Listed(Shape shape) {
+  shape.listed = true;
+  return shape;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    E4m3, FmhaDecodeHopperShapes,
+    testing::Values(E4m3({8, 1, 128, 64, {1, 64, 65, 700}}), E4m3({32, 4, 128, 16, {333, 15, 1025}}),
+                    E4m3({64, 8, 64, 64, {100, 31, 900}}), E4m3({16, 1, 64, 128, {130}, 2, 100, true}),
+                    E4m3({16, 2, 256, 32, {300, 3}}), E4m3({32, 1, 256, 64, {140}}),
+                    E4m3({32, 1, 128, 64, {200}, 1, 70}), E4m3({32, 2, 512, 16, {130}}),
+                    E4m3({32, 1, 512, 64, {70}}), E4m3({16, 1, 576, 64, {200, 33}, 1, 0, false, 512}),
+                    E4m3({32, 1, 576, 16, {70}, 1, 0, true, 512})));
+
+INSTANTIATE_TEST_SUITE_P(Listed, FmhaDecodeHopperShapes,
+                         testing::Values(Listed({8, 1, 128, 64, {1, 64, 65, 700}}),
+                                         Listed({64, 8, 64, 16, {100, 31}, 1, 0, true}),
+                                         Listed({16, 2, 256, 32, {300, 3}}), Listed({32, 1, 512, 64, {70}}),
+                                         Listed({16, 1, 576, 64, {200, 33, 2000}, 1, 0, false, 512}),
+                                         Listed({128, 1, 576, 64, {70}, 1, 0, false, 512}),
+                                         E4m3(Listed({32, 4, 128, 16, {333, 15}})),
+                                         E4m3(Listed({64, 8, 64, 64, {150}})),
+                                         E4m3(Listed({16, 1, 576, 64, {200, 33}, 1, 0, false, 512}))));
+
+// A list that names all keys in order gives the bits of the block table; what stands in it past the length is not read.
+TEST(FmhaDecode, KeySlotsInOrderEqualTheBlockTable) {
+  TESSERA_REQUIRE_HOPPER();
+  for (const bool e4m3 : {false, true}) {
+    Shape shape{16, 2, 128, 16, {77, 640, 1}};
+    shape.e4m3 = e4m3;
+    Problem problem(shape);
+    const std::vector<uint16_t> by_table = RunDecode(problem, All(problem));
+    problem.shape.listed = true;
+    problem.slots.assign(3 * 640, 1 << 30);
+    for (int32_t i = 0; i < 3; ++i) {
+      for (int32_t key = 0; key < shape.lengths[i]; ++key) {
+        problem.slots[i * 640 + key] = problem.table[i * problem.stride + key / 16] * 16 + key % 16;
+      }
+    }
+    EXPECT_EQ(by_table, RunDecode(problem, All(problem)));
+  }
+}
 
 // Scores whose maximum grows by more than the slack again and again: the output is rescaled, within splits and between.
 TEST(FmhaDecode, FollowsAGrowingMaximum) {
   TESSERA_REQUIRE_GPU();
-  for (const auto& [head_dim, window] : {std::pair{128, 0}, {64, 0}, {256, 0}, {128, 300}}) {
+  for (const auto& [head_dim, window] : {std::pair{128, 0}, {64, 0}, {256, 0}, {128, 300}, {512, 0}}) {
     Shape shape{16, 2, head_dim, 64, {1500, 3000, 77}, 1, window};
     shape.growth = 40.0f;
     ExpectEqualsDoublePrecision(Problem(shape));
@@ -334,7 +449,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, FmhaDecodeRuns,
                                          std::pair{Shape{32, 4, 128, 64, {203}, 75}, 4},
                                          std::pair{Shape{64, 8, 64, 64, {700}, 33, 100, true}, 8},
                                          std::pair{Shape{16, 2, 256, 64, {330}, 20}, 2},
-                                         std::pair{Shape{4, 4, 128, 32, {600}, 100}, 32}));
+                                         std::pair{Shape{4, 4, 128, 32, {600}, 100}, 32},
+                                         std::pair{Shape{8, 1, 512, 32, {530}, 12}, 4}));
 
 TEST(FmhaDecode, RefusesShapesItCannotTake) {
   FmhaDecodeParams p;
@@ -354,6 +470,12 @@ TEST(FmhaDecode, RefusesShapesItCannotTake) {
   p.head_dim = 96;
   EXPECT_NE(std::string(FmhaDecode(p, nullptr)).find("head_dim"), std::string::npos);
   p.head_dim = 128;
+  p.key_slots = &dummy;
+  p.key_slots_stride = 1;
+  p.q_len = 2;
+  EXPECT_NE(std::string(FmhaDecode(p, nullptr)).find("key_slots"), std::string::npos);
+  p.key_slots = nullptr;
+  p.q_len = 1;
   p.block_size = 48;
   EXPECT_NE(std::string(FmhaDecode(p, nullptr)).find("block_size"), std::string::npos);
 }
