@@ -13,9 +13,9 @@ size_t tessera_fmha_decode_workspace(int32_t sequences, int32_t q_len, int32_t q
 
 const char* tessera_fmha_decode(const void* q, void* out, const void* k, const void* v, const int32_t* table,
                                 const int32_t* lengths, int32_t sequences, int32_t q_len, int32_t query_heads,
-                                int32_t kv_heads, int32_t head_dim, int32_t num_blocks, int32_t block_size,
-                                int32_t stride, int32_t window, float scale, void* workspace,
-                                cudaStream_t stream) {
+                                int32_t kv_heads, int32_t head_dim, int32_t v_head_dim, int32_t e4m3,
+                                int32_t num_blocks, int32_t block_size, int32_t stride, const int32_t* key_slots,
+                                int32_t key_slots_stride, float scale, void* workspace, cudaStream_t stream) {
   tessera::cuda::FmhaDecodeParams p;
   p.q = q;
   p.out = out;
@@ -28,10 +28,13 @@ const char* tessera_fmha_decode(const void* q, void* out, const void* k, const v
   p.num_query_heads = query_heads;
   p.num_kv_heads = kv_heads;
   p.head_dim = head_dim;
+  p.v_head_dim = v_head_dim;
+  p.kv_format = e4m3 ? tessera::cuda::FmhaKvFormat::kE4m3 : tessera::cuda::FmhaKvFormat::kBf16;
   p.num_blocks = num_blocks;
   p.block_size = block_size;
   p.block_table_stride = stride;
-  p.sliding_window = window;
+  p.key_slots = key_slots;
+  p.key_slots_stride = key_slots_stride;
   p.softmax_scale = scale;
   p.workspace = workspace;
   return tessera::cuda::FmhaDecode(p, stream);

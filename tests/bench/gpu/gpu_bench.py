@@ -16,7 +16,8 @@ def load(path):
     pointer, i32 = ctypes.c_void_p, ctypes.c_int32
     for name, result, arguments in (
             ('tessera_fmha_decode_workspace', ctypes.c_size_t, [i32] * 5),
-            ('tessera_fmha_decode', ctypes.c_char_p, [pointer] * 6 + [i32] * 9 + [ctypes.c_float, pointer, pointer]),
+            ('tessera_fmha_decode', ctypes.c_char_p,
+             [pointer] * 6 + [i32] * 10 + [pointer, i32, ctypes.c_float, pointer, pointer]),
             ('tessera_fmha_runs', ctypes.c_char_p, [pointer] * 8 + [i32] * 8 + [ctypes.c_float, pointer, pointer]),
             ('tessera_fmha_run_length', i32, [i32] * 3),
             ('tessera_fmha_prefill', ctypes.c_char_p,
