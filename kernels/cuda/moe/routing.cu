@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <cfloat>
 
+#include "kernels/cuda/launch.h"
+
 namespace tessera::cuda {
 namespace {
 
 constexpr int32_t kPerLane = kMostExperts / 32;
 constexpr int32_t kSortThreads = 1024;
 
-const char* Last() {
-  const cudaError_t status = cudaGetLastError();
+const char* Reason(cudaError_t status) {
   return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
 }
 
@@ -88,13 +89,10 @@ __device__ __forceinline__ void KeepBestGroups(const RouteParams& p, int32_t lan
   }
 }
 
-// One warp a token; lane l holds the experts l, l + 32, ... kEach of them.
+// By a warp; lane l holds the experts l, l + 32, ... kEach of them. Returns choice k in lane k.
 template <int kEach>
-__global__ void RouteKernel(const __grid_constant__ RouteParams p) {
+__device__ __forceinline__ int32_t RouteToken(const RouteParams& p, int32_t token, int32_t lane) {
   static_assert(kEach <= 32);
-  const int32_t lane = threadIdx.x % 32;
-  const int32_t token = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-  if (token >= p.tokens) return;
   const float* logits = p.logits + int64_t{token} * p.num_experts;
   float score[kEach], choice[kEach];
   uint32_t open = 0;  // which of them exist and are not chosen yet
@@ -164,6 +162,73 @@ __global__ void RouteKernel(const __grid_constant__ RouteParams p) {
     p.experts[int64_t{token} * p.top_k + lane] = my_expert;
     p.weights[int64_t{token} * p.top_k + lane] = nan ? NAN : my_weight * p.scale;
   }
+  return my_expert;
+}
+
+// One warp a token.
+template <int kEach>
+__global__ void RouteKernel(const __grid_constant__ RouteParams p) {
+  GridDependencyLaunch();
+  GridDependencyWait();
+  const int32_t token = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+  if (token < p.tokens) RouteToken<kEach>(p, token, threadIdx.x % 32);
+}
+
+// Routes and sorts in one CTA: a warp a token, then a thread a pair. A pair's slot is the number of pairs that come before
+// it, a tile's number the number of tiles that begin before it.
+constexpr int32_t kFewPairs = 512;  // more take longer so than in two kernels
+constexpr int32_t kFewThreads = 512;
+
+template <int kEach>
+__global__ void __launch_bounds__(kFewThreads, 1)
+    RouteAndSortKernel(const __grid_constant__ RouteParams p, int32_t tile_slots,
+                       const __grid_constant__ SortedSlots out) {
+  __shared__ __align__(16) int32_t experts[kFewPairs];
+  __shared__ uint32_t begins[kFewPairs / 32];  // slots at which a tile begins, a bit each
+  GridDependencyLaunch();
+  GridDependencyWait();
+  const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int32_t pairs = p.tokens * p.top_k;
+  for (int32_t token = warp; token < p.tokens; token += kFewThreads / 32) {
+    const int32_t expert = RouteToken<kEach>(p, token, lane);
+    if (lane < p.top_k) experts[token * p.top_k + lane] = expert;
+  }
+  if (threadIdx.x < kFewPairs / 32) begins[threadIdx.x] = 0;
+  // Whole vectors are read below.
+  if (threadIdx.x < 4 && pairs + static_cast<int32_t>(threadIdx.x) < kFewPairs) {
+    experts[pairs + threadIdx.x] = INT32_MAX;
+  }
+  __syncthreads();
+  const int32_t pair = threadIdx.x;
+  const int32_t mine = pair < pairs ? experts[pair] : -1;
+  int32_t slot = 0, in_expert = 0, count = 0;  // pairs before; of the same expert before, and in all
+  if (pair < pairs) {
+    for (int32_t first = 0; first < pairs; first += 4) {
+      const int4 four = *reinterpret_cast<const int4*>(experts + first);
+      const int32_t others[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int32_t i = 0; i < 4; ++i) {
+        const bool same = others[i] == mine, earlier = first + i < pair;
+        count += same;
+        in_expert += same && earlier;
+        slot += others[i] < mine || (same && earlier);
+      }
+    }
+    out.slot_token[slot] = pair / p.top_k;
+    out.token_slot[pair] = slot;
+    if (in_expert % tile_slots == 0) atomicOr(&begins[slot / 32], 1u << (slot % 32));
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    int32_t tiles = 0;
+    for (const uint32_t word : begins) tiles += __popc(word);
+    *out.num_tiles = tiles;
+  }
+  if (pair >= pairs || in_expert % tile_slots != 0) return;
+  int32_t tile = __popc(begins[slot / 32] & ((1u << (slot % 32)) - 1));
+  for (int32_t word = 0; word < slot / 32; ++word) tile += __popc(begins[word]);
+  out.tile_expert[tile] = mine;
+  out.tile_slot_range[tile] = make_int2(slot, slot + min(tile_slots, count - in_expert));
 }
 
 // Exclusive prefix sum over kSortThreads values, one a thread.
@@ -199,6 +264,8 @@ __global__ void __launch_bounds__(kSortThreads, 1)
   uint16_t* in_warp = reinterpret_cast<uint16_t*>(warp_table);
   const int32_t expert = threadIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   counts[expert] = 0;
+  GridDependencyLaunch();
+  GridDependencyWait();
   __syncthreads();
   for (int32_t i = threadIdx.x; i < pairs; i += kSortThreads) {
     atomicAdd(&counts[experts[i]], 1);  // integers: any order
@@ -247,6 +314,8 @@ __global__ void __launch_bounds__(kSortThreads, 1)
 
 __global__ void CombineKernel(const float* rows, const int32_t* token_slot, const float* weights,
                               int32_t top_k, int32_t dim, float* residual) {
+  GridDependencyLaunch();
+  GridDependencyWait();
   const int64_t token = blockIdx.x;
   for (int32_t i = threadIdx.x; i < dim; i += blockDim.x) {
     float sum = 0.0f;
@@ -257,9 +326,7 @@ __global__ void CombineKernel(const float* rows, const int32_t* token_slot, cons
   }
 }
 
-}  // namespace
-
-const char* RouteTokens(const RouteParams& p, cudaStream_t stream) {
+const char* CheckRouting(const RouteParams& p) {
   if (p.tokens < 1) return "route tokens: tokens must be positive";
   if (p.num_experts < 1 || p.num_experts > kMostExperts) return "route tokens: num_experts must be 1 to 1024";
   if (p.top_k < 1 || p.top_k > std::min(kMostTopK, p.num_experts)) {
@@ -270,17 +337,32 @@ const char* RouteTokens(const RouteParams& p, cudaStream_t stream) {
     return "route tokens: num_groups must be 1 to 32 and divide num_experts, topk_groups of them hold top_k "
            "experts";
   }
-  const uint32_t grid = (p.tokens + 3) / 4;
-  if (p.num_experts <= 32) {
-    RouteKernel<1><<<grid, 128, 0, stream>>>(p);
-  } else if (p.num_experts <= 128) {
-    RouteKernel<4><<<grid, 128, 0, stream>>>(p);
-  } else if (p.num_experts <= 256) {
-    RouteKernel<8><<<grid, 128, 0, stream>>>(p);
-  } else {
-    RouteKernel<kPerLane><<<grid, 128, 0, stream>>>(p);
+  return nullptr;
+}
+
+}  // namespace
+
+const char* RouteTokens(const RouteParams& p, cudaStream_t stream) {
+  if (const char* error = CheckRouting(p)) return error;
+  auto* kernel = p.num_experts <= 32    ? RouteKernel<1>
+                 : p.num_experts <= 128 ? RouteKernel<4>
+                 : p.num_experts <= 256 ? RouteKernel<8>
+                                        : RouteKernel<kPerLane>;
+  return Reason(LaunchDependent(kernel, (p.tokens + 3) / 4, 128, 0, stream, p));
+}
+
+const char* RouteAndSort(const RouteParams& p, int32_t tile_slots, const SortedSlots& out,
+                         cudaStream_t stream) {
+  if (p.tokens > kFewPairs / std::max(p.top_k, 1) || p.num_experts > 256) {
+    if (const char* error = RouteTokens(p, stream)) return error;
+    return SortByExpert(p.experts, p.tokens, p.top_k, p.num_experts, tile_slots, out, stream);
   }
-  return Last();
+  if (const char* error = CheckRouting(p)) return error;
+  if (tile_slots < 1) return "route and sort: tile_slots must be positive";
+  auto* kernel = p.num_experts <= 32    ? RouteAndSortKernel<1>
+                 : p.num_experts <= 128 ? RouteAndSortKernel<4>
+                                        : RouteAndSortKernel<8>;
+  return Reason(LaunchDependent(kernel, 1, kFewThreads, 0, stream, p, tile_slots, out));
 }
 
 int32_t MostTiles(int32_t tokens, int32_t top_k, int32_t num_experts, int32_t tile_slots) {
@@ -297,16 +379,15 @@ const char* SortByExpert(const int32_t* experts, int32_t tokens, int32_t top_k, 
       cudaFuncSetAttribute(SortKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostShared);
   if (configured != cudaSuccess) return cudaGetErrorString(configured);
   const int32_t shared = kSortThreads / 32 * ((num_experts + 1) / 2 * 2) * 2;
-  SortKernel<<<1, kSortThreads, shared, stream>>>(experts, tokens * top_k, top_k, num_experts, tile_slots,
-                                                  out);
-  return Last();
+  return Reason(LaunchDependent(SortKernel, 1, kSortThreads, shared, stream, experts, tokens * top_k, top_k,
+                                num_experts, tile_slots, out));
 }
 
 const char* CombineExperts(const float* rows, const int32_t* token_slot, const float* weights, int32_t tokens,
                            int32_t top_k, int32_t dim, float* residual, cudaStream_t stream) {
   if (tokens < 1 || top_k < 1 || dim < 1) return "combine experts: sizes must be positive";
-  CombineKernel<<<tokens, 256, 0, stream>>>(rows, token_slot, weights, top_k, dim, residual);
-  return Last();
+  return Reason(LaunchDependent(CombineKernel, tokens, 256, 0, stream, rows, token_slot, weights, top_k, dim,
+                                residual));
 }
 
 }  // namespace tessera::cuda

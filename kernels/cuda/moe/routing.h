@@ -53,6 +53,10 @@ int32_t MostTiles(int32_t tokens, int32_t top_k, int32_t num_experts, int32_t ti
 const char* SortByExpert(const int32_t* experts, int32_t tokens, int32_t top_k, int32_t num_experts,
                          int32_t tile_slots, const SortedSlots& out, cudaStream_t stream);
 
+// RouteTokens, then SortByExpert: in one CTA where the tokens are few. The same bits either way.
+const char* RouteAndSort(const RouteParams& params, int32_t tile_slots, const SortedSlots& out,
+                         cudaStream_t stream);
+
 // residual[t] += sum over k of weights[t, k] * rows[token_slot[t, k]], in the order of k. rows float [slots, dim].
 const char* CombineExperts(const float* rows, const int32_t* token_slot, const float* weights, int32_t tokens,
                            int32_t top_k, int32_t dim, float* residual, cudaStream_t stream);

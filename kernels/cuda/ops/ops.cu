@@ -2,17 +2,20 @@
 
 #include <cuda_bf16.h>
 
+#include "kernels/cuda/launch.h"
+
 namespace tessera::cuda {
 namespace {
 
 constexpr int32_t kThreads = 256;
 
-const char* Last() {
-  const cudaError_t status = cudaGetLastError();
+const char* Reason(cudaError_t status) {
   return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
 }
 
 __global__ void EmbedKernel(const __nv_bfloat16* table, const int32_t* ids, int32_t dim, float* out) {
+  GridDependencyLaunch();
+  GridDependencyWait();
   const int64_t token = blockIdx.x;
   const __nv_bfloat16* row = table + int64_t{ids[token]} * dim;
   for (int32_t i = threadIdx.x; i < dim; i += blockDim.x) out[token * dim + i] = __bfloat162float(row[i]);
@@ -32,6 +35,8 @@ template <class Out>
 __global__ void RmsNormKernel(const __grid_constant__ RmsNormParams p, Out* out, int64_t out_stride,
                               int32_t zero_end) {
   __shared__ float parts[kThreads / 32];
+  GridDependencyLaunch();
+  GridDependencyWait();
   const int64_t row = p.rows ? p.rows[blockIdx.x] : blockIdx.x;
   const int32_t dim = p.dim;
   const float* source = p.x + row * p.x_stride;
@@ -54,14 +59,16 @@ const char* LaunchRmsNorm(RmsNormParams p, Out* out, int64_t out_stride, int32_t
   if (p.tokens < 1 || p.dim < 1) return "rms norm: tokens and dim must be positive";
   if (out_stride < p.dim) return "rms norm: rows of the result must hold dim elements";
   if (p.x_stride == 0) p.x_stride = p.dim;
-  RmsNormKernel<<<p.tokens, kThreads, 0, stream>>>(p, out, out_stride, zero_end);
-  return Last();
+  return Reason(
+      LaunchDependent(RmsNormKernel<Out>, p.tokens, kThreads, 0, stream, p, out, out_stride, zero_end));
 }
 
 // One warp a (token, head); heads in the order q, k, v. A lane holds the elements lane, lane + 32, ...
 constexpr int32_t kMostPerLane = 16;
 
 __global__ void FinishQkvKernel(const __grid_constant__ QkvParams p) {
+  GridDependencyLaunch();
+  GridDependencyWait();
   const int32_t lane = threadIdx.x % 32;
   const int32_t heads = p.num_query_heads + 2 * p.num_kv_heads;
   const int32_t index = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
@@ -113,8 +120,8 @@ __global__ void FinishQkvKernel(const __grid_constant__ QkvParams p) {
 const char* EmbedTokens(const void* table, const int32_t* ids, int32_t tokens, int32_t dim, float* out,
                         cudaStream_t stream) {
   if (tokens < 1 || dim < 1) return "embed tokens: tokens and dim must be positive";
-  EmbedKernel<<<tokens, kThreads, 0, stream>>>(static_cast<const __nv_bfloat16*>(table), ids, dim, out);
-  return Last();
+  return Reason(LaunchDependent(EmbedKernel, tokens, kThreads, 0, stream,
+                                static_cast<const __nv_bfloat16*>(table), ids, dim, out));
 }
 
 const char* RmsNorm(const RmsNormParams& params, void* out, int32_t out_dim, cudaStream_t stream) {
@@ -138,9 +145,8 @@ const char* FinishQkv(const QkvParams& p, cudaStream_t stream) {
   if (p.block_size < 1) return "finish qkv: block_size must be positive";
   const int64_t warps = int64_t{p.tokens} * (p.num_query_heads + 2 * p.num_kv_heads);
   constexpr int32_t kWarps = kThreads / 32;
-  FinishQkvKernel<<<static_cast<uint32_t>((warps + kWarps - 1) / kWarps), kThreads, kWarps * p.head_dim * 4,
-                    stream>>>(p);
-  return Last();
+  return Reason(LaunchDependent(FinishQkvKernel, static_cast<uint32_t>((warps + kWarps - 1) / kWarps),
+                                kThreads, kWarps * p.head_dim * 4, stream, p));
 }
 
 }  // namespace tessera::cuda

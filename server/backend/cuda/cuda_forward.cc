@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/fmha/fmha_decode.h"
 #include "kernels/cuda/linear/grouped_gemm.h"
+#include "kernels/cuda/moe/combine_norm.h"
 #include "kernels/cuda/moe/routing.h"
 #include "kernels/cuda/ops/ops.h"
 #include "server/backend/cuda/status_macros.h"
@@ -150,16 +151,20 @@ absl::Status CudaForward::Launch(const CudaStep& step, const CudaKvCache& cache)
   order_ = StepOrderPays(tokens) ? ActivationOrder::kSteps : ActivationOrder::kPlain;
   TESSERA_RETURN_IF_ERROR(
       KernelStatus(EmbedTokens(model_.embeddings, step.ids, tokens, dim, hidden, stream_)));
+  bool normed = false;  // hidden states are, for the layer that comes
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     const CudaLayer& layer = model_.layers[i];
     const AttentionSpec& attention = spec.layers[i].attention;
     const MlpSpec& mlp = spec.layers[i].mlp;
-    TESSERA_RETURN_IF_ERROR(NormHidden(tokens, layer.input_norm));
+    if (!normed) TESSERA_RETURN_IF_ERROR(NormHidden(tokens, layer.input_norm));
     TESSERA_RETURN_IF_ERROR(attention.kind == AttentionKind::kLatent
                                 ? AttendLatent(step, attention, layer, cache, cache.layers[i])
                                 : AttendGrouped(step, attention, layer, cache, cache.layers[i]));
     TESSERA_RETURN_IF_ERROR(NormHidden(tokens, layer.post_attention_norm));
-    TESSERA_RETURN_IF_ERROR(mlp.kind == MlpKind::kMoe ? Moe(tokens, mlp, layer)
+    // Experts' results are summed and normalised for the next layer at once.
+    const float* next_norm = i + 1 < spec.layers.size() ? model_.layers[i + 1].input_norm : nullptr;
+    normed = mlp.kind == MlpKind::kMoe && mlp.shared_intermediate_size == 0 && next_norm != nullptr;
+    TESSERA_RETURN_IF_ERROR(mlp.kind == MlpKind::kMoe ? Moe(tokens, mlp, layer, normed ? next_norm : nullptr)
                                                       : DenseMlp(tokens, mlp, layer.gate_up, layer.down));
   }
   return absl::OkStatus();
@@ -280,7 +285,8 @@ absl::Status CudaForward::DenseMlp(int32_t tokens, const MlpSpec& spec, const Pa
                 order_);
 }
 
-absl::Status CudaForward::Moe(int32_t tokens, const MlpSpec& spec, const CudaLayer& layer) {
+absl::Status CudaForward::Moe(int32_t tokens, const MlpSpec& spec, const CudaLayer& layer,
+                              const float* next_norm) {
   const int32_t top_k = spec.num_experts_per_token, experts = spec.num_experts;
   TESSERA_RETURN_IF_ERROR(
       Linear(layer.router, normed_.get(), tokens, experts, /*add=*/false, router_.get<float>(), order_));
@@ -297,15 +303,12 @@ absl::Status CudaForward::Moe(int32_t tokens, const MlpSpec& spec, const CudaLay
   route.scale = spec.router.scale;
   route.experts = experts_.get<int32_t>();
   route.weights = expert_weights_.get<float>();
-  TESSERA_RETURN_IF_ERROR(KernelStatus(RouteTokens(route, stream_)));
-
   const int32_t slots = tokens * top_k;
   const int32_t tile_slots = ChooseTileSlots(slots, layer.gate_up, order_);
   const SortedSlots sorted = {slot_token_.get<int32_t>(), token_slot_.get<int32_t>(),
                               tile_expert_.get<int32_t>(), tile_range_.get<int2>(),
                               num_tiles_.get<int32_t>()};
-  TESSERA_RETURN_IF_ERROR(
-      KernelStatus(SortByExpert(route.experts, tokens, top_k, experts, tile_slots, sorted, stream_)));
+  TESSERA_RETURN_IF_ERROR(KernelStatus(RouteAndSort(route, tile_slots, sorted, stream_)));
 
   GroupedGemmParams p;
   p.weights = layer.gate_up;
@@ -340,6 +343,22 @@ absl::Status CudaForward::Moe(int32_t tokens, const MlpSpec& spec, const CudaLay
   p.out_order = ActivationOrder::kPlain;
   p.tiles_settled = true;
   TESSERA_RETURN_IF_ERROR(KernelStatus(GroupedGemm(p, stream_)));
+  if (next_norm != nullptr) {
+    CombineNormParams c;
+    c.rows = expert_out_.get<float>();
+    c.token_slot = sorted.token_slot;
+    c.weights = route.weights;
+    c.tokens = tokens;
+    c.top_k = top_k;
+    c.dim = model_.spec.hidden_size;
+    c.residual = hidden_.get<float>();
+    c.norm_weight = next_norm;
+    c.eps = model_.spec.rms_norm_eps;
+    c.normed = normed_.get();
+    c.normed_stride = model_.lm_head.k;
+    TESSERA_RETURN_IF_ERROR(KernelStatus(CombineExpertsAndNorm(c, stream_)));
+    return Order(normed_.get(), tokens, model_.lm_head.k);
+  }
   TESSERA_RETURN_IF_ERROR(
       KernelStatus(CombineExperts(expert_out_.get<float>(), sorted.token_slot, route.weights, tokens, top_k,
                                   model_.spec.hidden_size, hidden_.get<float>(), stream_)));

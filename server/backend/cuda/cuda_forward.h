@@ -85,7 +85,8 @@ class CudaForward {
   // Both add to hidden_.
   absl::Status DenseMlp(int32_t tokens, const MlpSpec& spec, const PackedWeights& gate_up,
                         const PackedWeights& down);
-  absl::Status Moe(int32_t tokens, const MlpSpec& spec, const CudaLayer& layer);
+  // With `next_norm`, the hidden states are normalised by it besides, as NormHidden does.
+  absl::Status Moe(int32_t tokens, const MlpSpec& spec, const CudaLayer& layer, const float* next_norm);
   // normed_ = norm(hidden_), in the step's order.
   absl::Status NormHidden(int32_t tokens, const float* weight);
   absl::Status Linear(const PackedWeights& weights, const void* x, int32_t tokens, int32_t features, bool add,
