@@ -3,6 +3,10 @@
 
 #include "kernels/cuda/fmha/fmha_decode.h"
 #include "kernels/cuda/linear/grouped_gemm.h"
+#include "kernels/cuda/moe/combine_norm.h"
+#include "kernels/cuda/moe/routing.h"
+#include "kernels/cuda/ops/ops.h"
+#include "kernels/cuda/sampling/sampling.h"
 
 extern "C" {
 
@@ -136,5 +140,76 @@ const char* tessera_gather_rows(const void* x, const int32_t* rows, int64_t coun
 
 const char* tessera_order_by_steps(void* x, int64_t rows, int32_t k, cudaStream_t stream) {
   return tessera::cuda::OrderBySteps(x, rows, k, stream);
+}
+
+// Fills `jobs` (host memory, or null to learn the bytes needed) with `count` draws of these parameters, row by row.
+size_t tessera_sample_jobs(void* jobs, int32_t count, float temperature, int32_t top_k, float top_p,
+                           float min_p, int32_t num_logprobs) {
+  tessera::cuda::SampleJob* out = static_cast<tessera::cuda::SampleJob*>(jobs);
+  for (int32_t i = 0; out != nullptr && i < count; ++i) {
+    out[i] = {.row = i,
+              .temperature = temperature,
+              .top_k = top_k,
+              .top_p = top_p,
+              .min_p = min_p,
+              .uniform = (i + 0.5) / count,
+              .num_logprobs = num_logprobs};
+  }
+  return count * sizeof(tessera::cuda::SampleJob);
+}
+
+size_t tessera_sample_workspace(int32_t count, int32_t vocab) {
+  return tessera::cuda::SampleWorkspaceBytes(count, vocab, 0);
+}
+
+// `results` has room for count * 256 bytes.
+const char* tessera_sample(float* logits, int32_t vocab, int32_t count, const void* jobs,
+                           int32_t any_logprobs, int32_t any_sums, void* workspace, void* results,
+                           cudaStream_t stream) {
+  tessera::cuda::SampleParams p;
+  p.logits = logits;
+  p.vocab = vocab;
+  p.count = count;
+  p.jobs = static_cast<const tessera::cuda::SampleJob*>(jobs);
+  p.any_logprobs = any_logprobs != 0;
+  p.any_sums = any_sums != 0;
+  p.workspace = workspace;
+  p.results = static_cast<tessera::cuda::SampleResult*>(results);
+  p.top = reinterpret_cast<tessera::cuda::TopLogit*>(p.results + count);
+  return tessera::cuda::SampleTokens(p, stream);
+}
+
+// Routing and sorting in one kernel where that is done, else in two.
+const char* tessera_route(const float* logits, int32_t tokens, int32_t experts, int32_t top_k,
+                          int32_t tile_slots, int32_t at_once, int32_t* chosen, float* weights,
+                          int32_t* slot_token, int32_t* token_slot, int32_t* tile_expert, void* ranges,
+                          int32_t* num_tiles, cudaStream_t stream) {
+  using namespace tessera::cuda;
+  RouteParams p;
+  p.logits = logits;
+  p.tokens = tokens;
+  p.num_experts = experts;
+  p.top_k = top_k;
+  p.renormalize = true;
+  p.experts = chosen;
+  p.weights = weights;
+  const SortedSlots sorted = {slot_token, token_slot, tile_expert, static_cast<int2*>(ranges), num_tiles};
+  if (at_once) return RouteAndSort(p, tile_slots, sorted, stream);
+  if (const char* error = RouteTokens(p, stream)) return error;
+  return SortByExpert(chosen, tokens, top_k, experts, tile_slots, sorted, stream);
+}
+
+const char* tessera_combine(const float* rows, const int32_t* token_slot, const float* weights,
+                            int32_t tokens, int32_t top_k, int32_t dim, int32_t at_once, float* residual,
+                            const float* norm, void* normed, cudaStream_t stream) {
+  using namespace tessera::cuda;
+  if (at_once) {
+    return CombineExpertsAndNorm(
+        {rows, token_slot, weights, tokens, top_k, dim, residual, norm, 1e-6f, normed, dim}, stream);
+  }
+  if (const char* error = CombineExperts(rows, token_slot, weights, tokens, top_k, dim, residual, stream)) {
+    return error;
+  }
+  return RmsNorm({residual, dim, nullptr, tokens, dim, norm, 1e-6f}, normed, dim, stream);
 }
 }

@@ -32,7 +32,12 @@ def load(path):
             ('tessera_choose_tile_slots', i32, [ctypes.c_int64, i32, i32, i32, i32]),
             ('tessera_step_order_pays', i32, [ctypes.c_int64]),
             ('tessera_gather_rows', ctypes.c_char_p, [pointer, pointer, ctypes.c_int64, i32, pointer, pointer]),
-            ('tessera_order_by_steps', ctypes.c_char_p, [pointer, ctypes.c_int64, i32, pointer])):
+            ('tessera_order_by_steps', ctypes.c_char_p, [pointer, ctypes.c_int64, i32, pointer]),
+            ('tessera_sample_jobs', ctypes.c_size_t, [pointer, i32, ctypes.c_float, i32] + [ctypes.c_float] * 2 + [i32]),
+            ('tessera_sample_workspace', ctypes.c_size_t, [i32] * 2),
+            ('tessera_sample', ctypes.c_char_p, [pointer, i32, i32, pointer, i32, i32] + [pointer] * 3),
+            ('tessera_route', ctypes.c_char_p, [pointer] + [i32] * 5 + [pointer] * 8),
+            ('tessera_combine', ctypes.c_char_p, [pointer] * 3 + [i32] * 4 + [pointer] * 4)):
         function = getattr(lib, name)
         function.restype, function.argtypes = result, arguments
     return lib
