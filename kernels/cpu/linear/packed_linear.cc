@@ -216,21 +216,29 @@ int64_t PackFp8Tile(const Fp8Source& source, int64_t tile, std::byte* dst) {
   return bad_row;
 }
 
+// Pairs of columns of a tile at once: what they become stays in the first cache while the rows come one by one.
+constexpr int64_t kPairsAtOnce = 16;
+
 template <typename T, typename Convert>
 void PackDenseTile(const DenseSource& source, int64_t tile, std::byte* dst, Convert convert) {
-  const T* data = static_cast<const T*>(source.data);
-  const int64_t pairs = (source.k + 1) / 2;
+  const T* data = static_cast<const T*>(source.data) + tile * kTileRows * source.k;
+  const int64_t rows = std::min(kTileRows, source.n - tile * kTileRows);
+  const int64_t pairs = (source.k + 1) / 2, whole_pairs = source.k / 2;
   Bf16* out = reinterpret_cast<Bf16*>(dst);
-  for (int64_t r = 0; r < kTileRows; ++r) {
-    const int64_t row = tile * kTileRows + r;
-    for (int64_t p = 0; p < pairs; ++p) {
-      for (int64_t i = 0; i < 2; ++i) {
-        const int64_t column = 2 * p + i;
-        const bool inside = row < source.n && column < source.k;
-        out[p * 32 + r * 2 + i] = inside ? convert(data[row * source.k + column]) : Bf16{};
+  if (rows < kTileRows || whole_pairs < pairs) std::memset(static_cast<void*>(out), 0, pairs * 64);
+  for (int64_t begin = 0; begin < whole_pairs; begin += kPairsAtOnce) {
+    const int64_t end = std::min(begin + kPairsAtOnce, whole_pairs);
+    for (int64_t r = 0; r < rows; ++r) {
+      const T* row = data + r * source.k;
+      for (int64_t p = begin; p < end; ++p) {
+        out[p * 32 + r * 2] = convert(row[2 * p]);
+        out[p * 32 + r * 2 + 1] = convert(row[2 * p + 1]);
       }
     }
   }
+  if (whole_pairs == pairs) return;
+  for (int64_t r = 0; r < rows; ++r)
+    out[whole_pairs * 32 + r * 2] = convert(data[r * source.k + source.k - 1]);
 }
 
 }  // namespace
