@@ -2,8 +2,7 @@
 
     python3 make_families.py [NAME ...]    # into NAME_bf16, NAME_nvfp4, ... beside this script; all without names
 
-As make_golden.py, which see, with these differences: logits_fp32 has the first positions alone, and latent attention is
-computed in the absorbed form, as Tessera does, so that both round the same values. What a name stands for is in FAMILIES.
+As make_golden.py, which see, but logits_fp32 has the first positions alone. What a name stands for is in FAMILIES.
 """
 
 import json
@@ -28,201 +27,12 @@ from transformers.models.qwen2 import modeling_qwen2
 from transformers.models.qwen3 import modeling_qwen3
 from transformers.models.smollm3 import modeling_smollm3
 
-import make_golden as golden
-from make_golden import bf16
-from make_golden import reference
+from reference_model import HERE, ROUTERS, STRICT, TOKENS, compute, reference
 
 E2M1_MAX_EXPONENT = 2
 MXFP4_BLOCK = 32
 # A router's scores or groups that differ by less could be chosen otherwise by rounding.
 SCORE_MARGIN = 4e-4
-
-
-class Margin:
-    smallest = 1.0
-
-    @classmethod
-    def note(cls, values, kept):
-        """values: what the choice is made by; kept: how many of a row are chosen."""
-        if kept < values.shape[-1]:
-            best = values.topk(kept + 1, -1).values
-            cls.smallest = min(cls.smallest, (best[:, -2] - best[:, -1]).min().item())
-
-
-def attention(module, query, key, value, mask, scaling, sliding_window=None, s_aux=None, **kwargs):
-    query, key, value = bf16(query), bf16(key), bf16(value)
-    groups = query.shape[1] // key.shape[1]
-    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    scores = query @ key.transpose(2, 3) * scaling
-    length = scores.shape[-1]
-    distance = torch.arange(length)[:, None] - torch.arange(length)[None, :]
-    visible = distance >= 0
-    if sliding_window is not None:
-        visible &= distance < sliding_window
-    scores = scores.masked_fill(~visible, float("-inf"))
-    if s_aux is not None:
-        scores = torch.cat((scores, s_aux.reshape(1, -1, 1, 1).expand(1, -1, length, 1)), -1)
-    probabilities = torch.softmax(scores, -1)[..., :length]
-    return (probabilities @ value).transpose(1, 2).contiguous(), probabilities
-
-
-def rotary_halves(self, x, position_ids):
-    cos, sin = golden.rotary(self, x, position_ids)
-    half = cos.shape[-1] // 2
-    return cos[..., :half], sin[..., :half]
-
-
-def rotate(x, cos, sin, interleaved):
-    """x [..., positions, dim]; the result's order does not matter, being the same for queries and keys."""
-    half = x.shape[-1] // 2
-    cos, sin = cos[0, :, :half], sin[0, :, :half]
-    a, b = (x[..., 0::2], x[..., 1::2]) if interleaved else (x[..., :half], x[..., half:])
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
-
-
-def latent_attention(self, hidden_states, position_embeddings, attention_mask, **kwargs):
-    batch, length = hidden_states.shape[:2]
-    if self.q_lora_rank is None:
-        q = self.q_proj(hidden_states)
-    else:
-        q = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(hidden_states)))
-    q = q.view(length, self.num_heads, self.qk_head_dim).transpose(0, 1)
-    kv = self.kv_a_proj_with_mqa(hidden_states)[0]
-    latent = self.kv_a_layernorm(kv[:, :self.kv_lora_rank])
-    interleaved = getattr(self.config, "rope_interleave", True)  # DeepSeek-V2 has no choice
-    rotated = [rotate(x, *position_embeddings, interleaved)
-               for x in (q[..., self.qk_nope_head_dim:], kv[:, self.kv_lora_rank:])]
-    up = self.kv_b_proj.weight.view(self.num_heads, self.qk_nope_head_dim + self.v_head_dim, self.kv_lora_rank)
-    key_up, value_up = up.split((self.qk_nope_head_dim, self.v_head_dim), 1)
-    query = bf16(torch.cat((bf16(q[..., :self.qk_nope_head_dim]) @ key_up, rotated[0]), -1))
-    key = bf16(torch.cat((latent, rotated[1]), -1))
-    scores = query @ key.T * self.scaling
-    scores = scores.masked_fill(torch.ones(length, length).triu(1).bool(), float("-inf"))
-    out = bf16(torch.softmax(scores, -1) @ bf16(latent)) @ value_up.transpose(1, 2)
-    return self.o_proj(out.transpose(0, 1).reshape(batch, length, -1)), None
-
-
-def softmax_router(self, x):
-    logits = torch.nn.functional.linear(bf16(x.reshape(-1, self.hidden_dim)), self.weight)
-    Margin.note(logits, self.top_k)
-    value, index = torch.softmax(logits, -1).topk(self.top_k, -1)
-    if getattr(self, "norm_topk_prob", True):  # Mixtral has no choice
-        value = value / value.sum(-1, keepdim=True)
-    return logits, value, index
-
-
-def corrected_router(self, x, correction):
-    logits = torch.nn.functional.linear(bf16(x.reshape(-1, self.hidden_dim)), self.weight)
-    scores = logits.sigmoid()
-    Margin.note(scores + correction, self.top_k)
-    index = (scores + correction).topk(self.top_k, -1).indices
-    weight = scores.gather(1, index)
-    return logits, weight / weight.sum(-1, keepdim=True), index
-
-
-def plain_router(self, x):
-    logits = torch.nn.functional.linear(bf16(x.reshape(-1, self.hidden_dim)), self.weight)
-    Margin.note(logits, self.top_k)
-    value, index = torch.softmax(logits, -1).topk(self.top_k, -1)
-    return logits, value * self.routed_scaling_factor, index
-
-
-def selected_router(self, x):
-    logits = torch.nn.functional.linear(bf16(x), self.weight, self.bias)
-    Margin.note(logits, self.top_k)
-    value, index = logits.topk(self.top_k, -1)
-    return logits, torch.softmax(value, -1), index
-
-
-def sigmoid_router(self, x):
-    logits = torch.nn.functional.linear(bf16(x.reshape(-1, self.hidden_dim)), self.weight)
-    scores = logits.sigmoid()
-    choice = scores + self.e_score_correction_bias
-    grouped = choice.view(-1, self.num_group, self.num_experts // self.num_group)
-    group_scores = grouped.topk(2, -1).values.sum(-1)
-    Margin.note(group_scores, self.topk_group)
-    keep = torch.zeros_like(group_scores).scatter_(1, group_scores.topk(self.topk_group, -1).indices, 1).bool()
-    choice = grouped.masked_fill(~keep[..., None], float("-inf")).view_as(choice)
-    Margin.note(choice.clamp(min=-1e9), self.top_k)
-    index = choice.topk(self.top_k, -1).indices
-    weight = scores.gather(1, index)
-    if self.norm_topk_prob:
-        weight = weight / (weight.sum(-1, keepdim=True) + 1e-20)
-    return logits, weight * self.routed_scaling_factor, index
-
-
-def clamped_experts(self, x, index, weight):
-    x = bf16(x)
-    out = torch.zeros_like(x)
-    for token in range(x.shape[0]):
-        for expert, scale in zip(index[token].tolist(), weight[token]):
-            gate_up = x[token] @ self.gate_up_proj[expert] + self.gate_up_proj_bias[expert]
-            gate, up = gate_up[0::2].clamp(max=self.limit), gate_up[1::2].clamp(-self.limit, self.limit)
-            hidden = bf16(gate * torch.sigmoid(self.alpha * gate) * (up + 1))
-            out[token] += (hidden @ self.down_proj[expert] + self.down_proj_bias[expert]) * scale
-    return out
-
-
-ROUTERS = {"MixtralTopKRouter": softmax_router, "OlmoeTopKRouter": softmax_router,
-           "MiniMaxM2TopKRouter": corrected_router, "GptOssTopKRouter": selected_router,
-           "Glm4MoeTopkRouter": sigmoid_router, "Glm4MoeLiteTopkRouter": sigmoid_router,
-           "DeepseekV3TopkRouter": sigmoid_router, "DeepseekV2TopkRouter": plain_router}
-
-
-class Patched:
-    """A modeling module's classes with Tessera's rounding points, for the length of a with block."""
-
-    def __init__(self, modeling, model):
-        self.model = model
-        self.patches = [(modeling, "eager_attention_forward", attention)]
-        for name, value in vars(modeling).items():
-            if not isinstance(value, type) or value.__module__ != modeling.__name__:
-                continue
-            if name.endswith("RMSNorm"):
-                self.patches.append((value, "forward", golden.rms_norm))
-            elif name == "GptOssRotaryEmbedding":
-                self.patches.append((value, "forward", rotary_halves))
-            elif name.endswith("RotaryEmbedding"):
-                self.patches.append((value, "forward", golden.rotary))
-            elif name in ROUTERS:
-                self.patches.append((value, "forward", ROUTERS[name]))
-            elif name == "GptOssExperts":
-                self.patches.append((value, "forward", clamped_experts))
-            elif name.endswith(("Experts", "NaiveMoe")):
-                self.patches.append((value, "forward", golden.experts))
-            elif name in ("DeepseekV2Attention", "DeepseekV3Attention", "Glm4MoeLiteAttention"):
-                self.patches.append((value, "forward", latent_attention))
-
-    def __enter__(self):
-        self.saved = [(owner, name, getattr(owner, name)) for owner, name, _ in self.patches]
-        for owner, name, new in self.patches:
-            setattr(owner, name, new)
-        self.hooks = [m.register_forward_pre_hook(lambda _, args: (bf16(args[0]),))
-                      for m in self.model.modules() if isinstance(m, torch.nn.Linear)]
-        Margin.smallest = 1.0
-
-    def __exit__(self, *_):
-        for owner, name, old in self.saved:
-            setattr(owner, name, old)
-        for hook in self.hooks:
-            hook.remove()
-
-
-@torch.no_grad()
-def compute(modeling, folder, tokens):
-    """Logits, and the smallest router margin (0 if rounding could flip a value at the first positions)."""
-    ids = torch.tensor([tokens])
-    plain = golden.load(folder, torch.float32)(ids).logits[0]
-    model = golden.load(folder, torch.float64)
-    with Patched(modeling, model):
-        logits = model(ids).logits[0]
-    margin = Margin.smallest
-    model = model.float()
-    with Patched(modeling, model):
-        single = model(ids).logits[0].double()
-    stable = (single - logits)[:golden.STRICT].abs().max() < 1e-6 * logits.abs().max()
-    return {"tokens": torch.tensor(tokens, dtype=torch.int32), "logits": logits.float(),
-            "logits_fp32": plain[:golden.STRICT].clone()}, margin if stable else 0.0
 
 
 def rope(kind="default", theta=1e4, **scaling):
@@ -376,16 +186,16 @@ def make(name, seed):
     config = causal.config_class(**{**COMMON, **sizes})
     model = causal(config)
     fill(model, transposed_experts=name == "gpt_oss")
-    source = golden.HERE / f"{name}_bf16"
+    source = HERE / f"{name}_bf16"
     shutil.rmtree(source, ignore_errors=True)
     model.to(torch.bfloat16).save_pretrained(source)
     (source / "generation_config.json").unlink(missing_ok=True)
     finish(source, config)
-    tokens = np.random.default_rng(seed).integers(0, config.vocab_size, golden.TOKENS).tolist()
+    tokens = np.random.default_rng(seed).integers(0, config.vocab_size, TOKENS).tolist()
     margin_needed = SCORE_MARGIN if ROUTERS.keys() & vars(modeling).keys() else 0
     folders = [source]
     for kind in QUANTIZED.get(name, []):
-        folders.append(golden.HERE / f"{name}_{kind}")
+        folders.append(HERE / f"{name}_{kind}")
         shutil.rmtree(folders[-1], ignore_errors=True)
         if name == "gpt_oss":
             quantize_stacked(source, folders[-1], kind)
@@ -397,8 +207,10 @@ def make(name, seed):
         result, margin = compute(modeling, folder, tokens)
         if margin <= margin_needed:
             return False
+        del result["hidden"]
+        result["logits_fp32"] = result["logits_fp32"][:STRICT].clone()
         safetensors.torch.save_file(result, folder / "golden.safetensors")
-        difference = (result["logits"][:golden.STRICT] - result["logits_fp32"]).abs().max().item()
+        difference = (result["logits"][:STRICT] - result["logits_fp32"]).abs().max().item()
         print(f"{folder.name}: seed {seed}, logits up to {result['logits'].abs().max():.2f}, BF16 roundings move them by "
               f"up to {difference:.3f}, smallest router margin {margin:.1e}")
     return True

@@ -6,9 +6,8 @@
 
 Needs torch, transformers and safetensors. Two kinds of logits are kept:
 
-  logits       transformers' modelling code in float64, with the tensors that Tessera rounds to BF16 rounded to BF16 here
-               too: the input of every matrix product, queries, keys and values. What is left between the two is
-               float32 accumulation (and, rarely, a value on the other side of a rounding boundary because of it).
+  logits       with the rounding points of Tessera (reference_model.py). What is left between the two is float32
+               accumulation (and, rarely, a value on the other side of a rounding boundary because of it).
   logits_fp32  the same weights in plain float32, untouched: for the record, how far the BF16 roundings move the result.
 
 NVFP4 checkpoints are quantised by ../quantize_reference.py, and transformers gets the dequantised weights.
@@ -19,153 +18,19 @@ import json
 import pathlib
 import shutil
 import sys
-import tempfile
 
 import numpy as np
 import safetensors.torch
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 from transformers.models.qwen3_moe import modeling_qwen3_moe as modeling
 
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
-import quantize_reference as reference  # noqa: E402
+from reference_model import HERE, TOKENS, Patched, load, reference
+import reference_model
 
-TOKENS = 75  # past a tile of 64 keys and several blocks of 16
 # The router logits of the last expert kept and the best one left out must differ by this much, or rounding could choose.
 ROUTER_MARGIN = 2e-3
-# Seeds are chosen so that the same rounding points in float32 give the same logits to 1e-6 of their size at the first
-# positions: no value there sits so close to a rounding boundary that accumulation order would push it across.
-STRICT = 24
-
-
-def bf16(x):
-    return x.to(torch.bfloat16).to(x.dtype)
-
-
-def rms_norm(self, x):
-    return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
-
-
-def rotary(self, x, position_ids):
-    # inv_freq again in double: the buffer is float32.
-    if self.rope_type == "default":
-        dim = 2 * self.inv_freq.shape[0]
-        base = self.config.rope_parameters["rope_theta"]
-        inv_freq = base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
-    else:
-        inv_freq = self.inv_freq.double()
-    angles = position_ids[..., None].double() * inv_freq
-    angles = torch.cat((angles, angles), -1)
-    return (angles.cos() * self.attention_scaling).to(x.dtype), (angles.sin() * self.attention_scaling).to(x.dtype)
-
-
-def attention(module, query, key, value, mask, scaling, **kwargs):
-    query, key, value = bf16(query), bf16(key), bf16(value)
-    key = modeling.repeat_kv(key, module.num_key_value_groups)
-    value = modeling.repeat_kv(value, module.num_key_value_groups)
-    scores = query @ key.transpose(2, 3) * scaling
-    length = scores.shape[-1]
-    distance = torch.arange(length)[:, None] - torch.arange(length)[None, :]
-    visible = distance >= 0
-    if module.sliding_window is not None:
-        visible &= distance < module.sliding_window
-    probabilities = torch.softmax(scores.masked_fill(~visible, float("-inf")), -1)
-    return (probabilities @ value).transpose(1, 2).contiguous(), probabilities
-
-
-def router(self, x):
-    x = bf16(x.reshape(-1, self.hidden_dim))
-    logits = torch.nn.functional.linear(x, self.weight)
-    probabilities = torch.softmax(logits, -1)
-    best = logits.topk(min(self.top_k + 1, self.num_experts), -1).values
-    if best.shape[-1] > self.top_k:
-        router.margin = min(router.margin, (best[:, -2] - best[:, -1]).min().item())
-    value, index = probabilities.topk(self.top_k, -1)
-    if self.norm_topk_prob:
-        value = value / value.sum(-1, keepdim=True)
-    return probabilities, value, index
-
-
-def experts(self, x, index, weight):
-    x = bf16(x)
-    out = torch.zeros_like(x)
-    for token in range(x.shape[0]):
-        for expert, scale in zip(index[token].tolist(), weight[token]):
-            gate, up = (self.gate_up_proj[expert] @ x[token]).chunk(2)
-            out[token] += self.down_proj[expert] @ bf16(self.act_fn(gate) * up) * scale
-    return out
-
-
-def load(folder, dtype):
-    """The checkpoint's model, through from_pretrained, NVFP4 weights dequantised."""
-    tensors = reference.load_tensors(folder)
-    config = json.loads((folder / "config.json").read_text())
-    config.pop("quantization_config", None)
-    plain = {}
-    for name, tensor in tensors.items():
-        if name.endswith(("_scale", "_scale_2", "_scales")):
-            continue
-        if name.endswith("_blocks"):
-            name = name.removesuffix("_blocks")
-            tensor = reference.dequantize_mxfp4(tensor, tensors[name + "_scales"]).transpose(1, 2)
-        elif tensor.dtype == torch.uint8 and tensor.dim() == 3:
-            scales, scales_2 = tensors[name + "_weight_scale"], tensors[name + "_weight_scale_2"]
-            tensor = torch.stack([torch.from_numpy(reference.dequantize(*parts)).T
-                                  for parts in zip(tensor, scales, scales_2.tolist())])
-        elif tensor.dtype == torch.uint8:
-            scale, scale_2 = tensors[name + "_scale"], tensors[name + "_scale_2"]
-            tensor = torch.from_numpy(reference.dequantize(tensor, scale, scale_2.item()))
-        plain[name] = tensor.float().contiguous()
-    with tempfile.TemporaryDirectory() as temporary:
-        safetensors.torch.save_file(plain, pathlib.Path(temporary) / "model.safetensors", metadata={"format": "pt"})
-        (pathlib.Path(temporary) / "config.json").write_text(json.dumps(config))
-        model = AutoModelForCausalLM.from_pretrained(temporary, dtype=torch.float32, attn_implementation="eager")
-    return model.to(dtype).eval()
-
-
-class Patched:
-    """transformers' classes with Tessera's rounding points, for the length of a with block."""
-
-    PATCHES = [(modeling.Qwen3MoeRMSNorm, "forward", rms_norm), (modeling.Qwen3MoeRotaryEmbedding, "forward", rotary),
-               (modeling, "eager_attention_forward", attention), (modeling.Qwen3MoeTopKRouter, "forward", router),
-               (modeling.Qwen3MoeExperts, "forward", experts)]
-
-    def __init__(self, model):
-        self.model = model
-
-    def __enter__(self):
-        self.saved = [(owner, name, getattr(owner, name)) for owner, name, _ in self.PATCHES]
-        for owner, name, new in self.PATCHES:
-            setattr(owner, name, new)
-        self.hooks = [m.register_forward_pre_hook(lambda _, args: (bf16(args[0]),))
-                      for m in self.model.modules() if isinstance(m, torch.nn.Linear)]
-        router.margin = 1.0
-
-    def __exit__(self, *_):
-        for owner, name, old in self.saved:
-            setattr(owner, name, old)
-        for hook in self.hooks:
-            hook.remove()
-
-
-@torch.no_grad()
-def compute(folder, tokens):
-    """Both kinds of logits, the final hidden states, and the smallest router margin (0 if rounding could flip)."""
-    ids = torch.tensor([tokens])
-    plain = load(folder, torch.float32)(ids).logits[0]
-    model = load(folder, torch.float64)
-    with Patched(model):
-        hidden = model.model(ids).last_hidden_state
-        logits = model.lm_head(hidden)[0]
-    model = model.float()
-    with Patched(model):
-        single = model(ids).logits[0].double()
-    stable = (single - logits)[:STRICT].abs().max() < 1e-6 * logits.abs().max()
-    return {"tokens": torch.tensor(tokens, dtype=torch.int32), "logits": logits.float(), "logits_fp32": plain,
-            "hidden": hidden[0].float()}, router.margin if stable else 0.0
-
 
 TINY = {
     # head_dim is not hidden / heads; sizes that are no multiple of 64, nor of 16 in the vocabulary; GQA of 2.
@@ -210,7 +75,7 @@ def make_tiny(name, sizes, seed):
     model.to(torch.bfloat16).save_pretrained(target, max_shard_size="50KB" if name == "bias" else "1GB")
     (target / "generation_config.json").unlink(missing_ok=True)
     tokens = np.random.default_rng(seed).integers(0, config.vocab_size, TOKENS).tolist()
-    result, margin = compute(target, tokens)
+    result, margin = reference_model.compute(modeling, target, tokens)
     if margin < ROUTER_MARGIN:
         return False
 
@@ -219,7 +84,7 @@ def make_tiny(name, sizes, seed):
     argv, sys.argv = sys.argv, ["", str(target), str(quantized)]
     reference.main()
     sys.argv = argv
-    quantized_result, quantized_margin = compute(quantized, tokens)
+    quantized_result, quantized_margin = reference_model.compute(modeling, quantized, tokens)
     if min(margin, quantized_margin) < ROUTER_MARGIN:
         return False
     for folder, tensors in ((target, result), (quantized, quantized_result)):
@@ -237,7 +102,7 @@ def bundled(folder):
     text = ("In the beginning God created the heaven and the earth. A lantern is a light with a transparent protective "
             "case. The function returns the number of rows in the table, or NULL if there are none. ") * 3
     tokens = tokenizer.encode(text, add_special_tokens=False).ids[:100]
-    result, _ = compute(folder, tokens)
+    result, _ = reference_model.compute(modeling, folder, tokens)
     positions = [0, 1, 63, len(tokens) - 1]  # a few, whole; the 8 best of every position
     best = result["logits"].topk(8, -1)
     prompt = tokenizer.encode("<|im_start|>user\nDefine: lantern<|im_end|>\n<|im_start|>assistant\n",
@@ -263,7 +128,7 @@ def greedy_continuation(folder, prompt, steps):
     """The tokens with the largest logits, and how far each is ahead of the next."""
     model = load(folder, torch.float64)
     tokens, gaps = list(prompt), []
-    with Patched(model):
+    with Patched(modeling, model):
         for _ in range(steps):
             best = model(torch.tensor([tokens])).logits[0, -1].topk(2)
             tokens.append(best.indices[0].item())

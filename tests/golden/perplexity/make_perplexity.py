@@ -12,10 +12,11 @@ import sys
 
 import torch
 from tokenizers import Tokenizer
+from transformers.models.qwen3_moe import modeling_qwen3_moe
 
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "model"))
-import make_golden  # noqa: E402
+import reference_model  # noqa: E402
 
 CONTEXT = 32
 TEXT = ("A lantern is a light in a transparent protective case. In the beginning God created the heaven and the earth; "
@@ -32,7 +33,7 @@ def main():
         window = tokens[first:first + CONTEXT]
         if len(window) < 2:
             continue
-        logits = make_golden.compute(folder, window)[0]["logits"].double()
+        logits = reference_model.compute(modeling_qwen3_moe, folder, window)[0]["logits"].double()
         table = torch.log_softmax(logits, -1)
         for i, token in enumerate(window[1:]):
             scored.append(token)
