@@ -70,8 +70,9 @@ absl::Status CudaForward::AttendLatent(const CudaStep& step, const AttentionSpec
     const RmsNormParams norm = {projected,         layer.qkv.n,    nullptr,        tokens,
                                 latent.query_rank, layer.q_a_norm, latent.norm_eps};
     TESSERA_RETURN_IF_ERROR(KernelStatus(RmsNorm(norm, q_a_.get(), layer.q_b.k, stream_)));
-    TESSERA_RETURN_IF_ERROR(Linear(layer.q_b, q_a_.get(), tokens, layer.q_b.n, /*add=*/false,
-                                   q_heads_.get<float>(), ActivationOrder::kPlain));
+    TESSERA_RETURN_IF_ERROR(Order(q_a_.get(), tokens, layer.q_b.k));
+    TESSERA_RETURN_IF_ERROR(
+        Linear(layer.q_b, q_a_.get(), tokens, layer.q_b.n, /*add=*/false, q_heads_.get<float>(), order_));
     p.heads = q_heads_.get<float>();
     p.heads_stride = layer.q_b.n;
   }
@@ -109,8 +110,9 @@ absl::Status CudaForward::AttendLatent(const CudaStep& step, const AttentionSpec
       HeadLinear(layer.value_up, attended_.get(), tokens, latent.value_dim, tile_slots, rows));
   TESSERA_RETURN_IF_ERROR(KernelStatus(GatherHeads(rows, tokens, heads, latent.value_dim, values_.get(),
                                                    latent.value_dim, layer.o.k, stream_)));
+  TESSERA_RETURN_IF_ERROR(Order(values_.get(), tokens, layer.o.k));
   return Linear(layer.o, values_.get(), tokens, model_.spec.hidden_size, /*add=*/true, hidden_.get<float>(),
-                ActivationOrder::kPlain);
+                order_);
 }
 
 }  // namespace tessera::cuda

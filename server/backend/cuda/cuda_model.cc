@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "kernels/cuda/device.h"
 #include "kernels/cuda/moe/routing.h"
 #include "server/backend/cuda/status_macros.h"
 #include "server/backend/cuda/weight_loader.h"
@@ -23,11 +22,6 @@ absl::Status CheckLayer(const LayerSpec& spec) {
       return absl::UnimplementedError(absl::StrCat(
           "\"kv_lora_rank\" ", attention.latent.kv_rank, " and \"qk_rope_head_dim\" ",
           attention.latent.rope_dim, "; the CUDA kernels take up to 512 and 64, or 256 together"));
-    }
-    if (shape->key_dim != shape->value_dim && ThisDevice().major == 9) {
-      return absl::UnimplementedError(absl::StrCat("\"kv_lora_rank\" ", attention.latent.kv_rank,
-                                                   " and \"qk_rope_head_dim\" ", attention.latent.rope_dim,
-                                                   "; the kernels for Hopper take up to 256 together"));
     }
   } else if (!shape || attention.head_dim % 2 != 0) {
     return absl::UnimplementedError(

@@ -78,7 +78,6 @@ class CudaFormatsTest : public testing::Test {
     ASSERT_TRUE(cpu.ok()) << cpu.status();
     ASSERT_TRUE((*cpu)->AllocateKvCache({32, kTinyBlockSize}).ok());
     auto cuda = MakeTinyCudaBackend(**checkpoint);
-    if (absl::IsUnimplemented(cuda.status())) GTEST_SKIP() << cuda.status();
     ASSERT_TRUE(cuda.ok()) << cuda.status();
     std::vector<int32_t> tokens(40);
     for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = (i * i + 3 * i) % (*cuda)->info().vocab_size;
