@@ -304,6 +304,7 @@ TEST_P(GroupedGemmTiles, ServeExpertsAndFuseSwiglu) {
     p.tile_slot_range = d_ranges.get();
     p.num_tiles = d_tiles.get();
     p.max_tiles = tiles + 7;  // a launch bound, not a count
+    p.tiles_settled = clamped;
     const char* error = GroupedGemm(p, nullptr);
     ASSERT_EQ(error, nullptr) << error;
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
@@ -327,6 +328,39 @@ TEST_P(GroupedGemmTiles, ServeExpertsAndFuseSwiglu) {
       }
     }
   }
+}
+
+TEST(GroupedGemm, RefusesOrdersThatDoNotFit) {
+  TESSERA_REQUIRE_GPU();
+  std::mt19937 rng(3);
+  const std::vector<Matrix> gates = {Matrix(104, 64, kFp4, rng)}, ups = {Matrix(104, 64, kFp4, rng)};
+  const Packed packed(gates, ups);
+  const DeviceBuffer<uint16_t> x(64), out(104);
+  GroupedGemmParams p;
+  p.weights = packed.weights;
+  p.x = x.get();
+  p.out = out.get();
+  p.out_features = 104;
+  p.epilogue = GemmEpilogue::kSwiglu;
+  p.num_slots = 1;
+  const auto refuses = [](const GroupedGemmParams& params, const char* part) {
+    const char* error = GroupedGemm(params, nullptr);
+    EXPECT_TRUE(error != nullptr && std::string(error).find(part) != std::string::npos)
+        << (error ? error : "no error") << ", expected " << part;
+  };
+  p.tile_slots = 128;
+  refuses(p, "tile_slots 128 needs activations in the order of the steps");
+  p.tile_slots = 64;
+  p.out_order = ActivationOrder::kSteps;
+  refuses(p, "results in the order of the steps");  // of plain activations
+  p.x_order = ActivationOrder::kSteps;
+  refuses(p, GpuMajor() == 9 ? "results in the order of the steps"  // 104 features are no whole groups
+                             : "activations in the order of the steps need sm_90");
+  EXPECT_EQ(StepOrderPays(1), false);
+  EXPECT_EQ(StepOrderPays(8192), GpuMajor() == 9);
+  EXPECT_NE(OrderBySteps(x.get(), 1, 72, nullptr), nullptr);
+  EXPECT_NE(OrderBySteps(x.get(), 0, 64, nullptr), nullptr);
+  EXPECT_NE(OrderBySteps(nullptr, 1, 64, nullptr), nullptr);
 }
 
 }  // namespace
