@@ -94,7 +94,9 @@ absl::Status CudaForward::ReserveFor(int32_t tokens) {
   TESSERA_RETURN_IF_ERROR(tile_range_.Reserve((n * pairs + experts) * 8, what));
   TESSERA_RETURN_IF_ERROR(num_tiles_.Reserve(4, what));
   TESSERA_RETURN_IF_ERROR(activated_.Reserve(n * inner * 2, what));
-  TESSERA_RETURN_IF_ERROR(expert_out_.Reserve(n * pairs * spec.hidden_size * 4, what));
+  // Results in float, or gathered inputs in BF16.
+  const size_t expert_row = std::max<size_t>(spec.hidden_size * 4, model_.lm_head.k * 2);
+  TESSERA_RETURN_IF_ERROR(expert_out_.Reserve(n * pairs * expert_row, what));
   TESSERA_RETURN_IF_ERROR(ReserveForLatent(n));
   if (workspace > attention_workspace_.bytes()) {
     TESSERA_RETURN_IF_ERROR(attention_workspace_.Reserve(workspace, what));
