@@ -83,6 +83,7 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const ServerOptions& option
     cuda.sampling_threads = options.threads;
     cuda.max_step_tokens = options.max_batched_tokens;
     cuda.max_step_sequences = std::min(options.max_running, options.max_batched_tokens);
+    cuda.nvfp4_activations = !options.bf16_activations;
     cuda.progress = log_progress;
     return CreateCudaBackend(checkpoint, std::move(cuda));
 #else

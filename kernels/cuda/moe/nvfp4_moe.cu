@@ -71,6 +71,8 @@ struct Workspace {
   }
 };
 
+int32_t RowLength(const Nvfp4MoeParams& p) { return p.x_stride > 0 ? p.x_stride : p.hidden; }
+
 const char* Check(const Nvfp4MoeParams& p) {
   if (!p.x || !p.experts || !p.expert_weights || !p.residual || !p.workspace)
     return "nvfp4 moe: a required pointer is null";
@@ -78,6 +80,7 @@ const char* Check(const Nvfp4MoeParams& p) {
   if (p.hidden < 16 || p.hidden % 16 != 0 || p.intermediate < 16 || p.intermediate % 16 != 0) {
     return "nvfp4 moe: hidden and intermediate must be positive multiples of 16";
   }
+  if (RowLength(p) < p.hidden) return "nvfp4 moe: x_stride is less than hidden";
   if (p.gate_up.num_matrices != p.num_experts || p.down.num_matrices != p.num_experts) {
     return "nvfp4 moe: the weights must hold num_experts matrices";
   }
@@ -104,7 +107,8 @@ const char* Nvfp4Moe(const Nvfp4MoeParams& params, cudaStream_t stream) {
                                        w.tiles.tile_slots, w.sorted, stream)) {
     return error;
   }
-  if (const char* error = QuantizeNvfp4(params.x, w.sorted.slot_token, params.hidden, w.tiles, w.x, stream))
+  if (const char* error =
+          QuantizeNvfp4(params.x, w.sorted.slot_token, RowLength(params), w.tiles, w.x, stream))
     return error;
 
   Nvfp4GemmParams gemm;

@@ -16,9 +16,10 @@ namespace tessera::cuda {
 //
 // in the order of k. A token's result depends on that token alone, bit for bit. Pointers are device pointers.
 struct Nvfp4MoeParams {
-  const void* x = nullptr;  // bf16 [tokens, hidden]
+  const void* x = nullptr;  // bf16 [tokens, x_stride], zeros from hidden on
   int32_t tokens = 0;
-  int32_t hidden = 0;        // a multiple of 16
+  int32_t hidden = 0;    // a multiple of 16
+  int32_t x_stride = 0;  // 0: hidden; else a multiple of 16, at most hidden rounded up to a multiple of 64
   int32_t intermediate = 0;  // of one expert, a multiple of 16
   int32_t num_experts = 0;
   int32_t top_k = 0;

@@ -222,7 +222,8 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(const Checkpoint& che
       !status.ok()) {
     return status;
   }
-  absl::StatusOr<std::unique_ptr<cuda::CudaModel>> model = cuda::LoadCudaModel(checkpoint, options.progress);
+  absl::StatusOr<std::unique_ptr<cuda::CudaModel>> model =
+      cuda::LoadCudaModel(checkpoint, options.nvfp4_activations, options.progress);
   if (!model.ok()) {
     return absl::Status(model.status().code(),
                         absl::StrCat(checkpoint.directory(), ": ", model.status().message()));

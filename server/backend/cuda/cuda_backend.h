@@ -17,6 +17,9 @@ struct CudaBackendOptions {
   // Memory for steps of this size is taken at once; larger ones take more when they come.
   int32_t max_step_tokens = 256;
   int32_t max_step_sequences = 64;
+  // Blackwell: experts of a checkpoint that has scales for their inputs multiply in NVFP4 on both sides (W4A4). Else, and
+  // always on Hopper, activations stay BF16.
+  bool nvfp4_activations = true;
   std::function<void(const LoadProgress&)> progress;
 };
 

@@ -98,6 +98,7 @@ absl::Status CudaForward::ReserveFor(int32_t tokens) {
   const size_t expert_row = std::max<size_t>(spec.hidden_size * 4, model_.lm_head.k * 2);
   TESSERA_RETURN_IF_ERROR(expert_out_.Reserve(n * pairs * expert_row, what));
   TESSERA_RETURN_IF_ERROR(ReserveForLatent(n));
+  TESSERA_RETURN_IF_ERROR(ReserveForNvfp4Experts(n));
   if (workspace > attention_workspace_.bytes()) {
     TESSERA_RETURN_IF_ERROR(attention_workspace_.Reserve(workspace, what));
     TESSERA_RETURN_IF_ERROR(CudaStatus(cudaMemsetAsync(attention_workspace_.get(), 0, workspace, stream_),
@@ -305,6 +306,13 @@ absl::Status CudaForward::Moe(int32_t tokens, const MlpSpec& spec, const CudaLay
   route.scale = spec.router.scale;
   route.experts = experts_.get<int32_t>();
   route.weights = expert_weights_.get<float>();
+  if (layer.nvfp4_gate_up.data != nullptr) {
+    TESSERA_RETURN_IF_ERROR(KernelStatus(RouteTokens(route, stream_)));
+    TESSERA_RETURN_IF_ERROR(MultiplyNvfp4Experts(tokens, spec, layer));
+    if (next_norm != nullptr) return NormHidden(tokens, next_norm);
+    if (spec.shared_intermediate_size == 0) return absl::OkStatus();
+    return DenseMlp(tokens, spec, layer.shared_gate_up, layer.shared_down);
+  }
   const int32_t slots = tokens * top_k;
   const int32_t tile_slots = ChooseTileSlots(slots, layer.gate_up, order_);
   const SortedSlots sorted = {slot_token_.get<int32_t>(), token_slot_.get<int32_t>(),

@@ -87,6 +87,8 @@ class CudaForward {
                         const PackedWeights& down);
   // With `next_norm`, the hidden states are normalised by it besides, as NormHidden does.
   absl::Status Moe(int32_t tokens, const MlpSpec& spec, const CudaLayer& layer, const float* next_norm);
+  absl::Status MultiplyNvfp4Experts(int32_t tokens, const MlpSpec& spec, const CudaLayer& layer);
+  absl::Status ReserveForNvfp4Experts(int32_t tokens);
   // normed_ = norm(hidden_), in the step's order.
   absl::Status NormHidden(int32_t tokens, const float* weight);
   absl::Status Linear(const PackedWeights& weights, const void* x, int32_t tokens, int32_t features, bool add,
@@ -114,7 +116,7 @@ class CudaForward {
   DeviceMemory head_input_row_, head_tile_, head_tile_range_, num_head_tiles_;
   DeviceMemory router_, experts_, expert_weights_, slot_token_, token_slot_, tile_expert_, tile_range_,
       num_tiles_;
-  DeviceMemory activated_, expert_out_, logits_, head_input_, pooled_;
+  DeviceMemory activated_, expert_out_, nvfp4_workspace_, logits_, head_input_, pooled_;
 };
 
 }  // namespace tessera::cuda

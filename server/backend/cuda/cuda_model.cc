@@ -1,5 +1,6 @@
 #include "server/backend/cuda/cuda_model.h"
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <utility>
@@ -42,10 +43,33 @@ int64_t PaddedRows(const LinearWeights& weights) {
   return (weights.out + kRowTile - 1) / kRowTile * kRowTile;
 }
 
+// Whether the experts' weights and inputs can both be NVFP4.
+bool HasInputScales(int64_t hidden, const MlpSpec& spec, absl::Span<const ExpertWeights> experts) {
+  const ActivationSpec plain;
+  const ActivationSpec& activation = spec.activation;
+  if (spec.kind != MlpKind::kMoe || hidden % 16 != 0 || spec.intermediate_size % 16 != 0 ||
+      activation.limit != plain.limit || activation.sigmoid_scale != plain.sigmoid_scale ||
+      activation.up_offset != plain.up_offset) {
+    return false;
+  }
+  for (const ExpertWeights& expert : experts) {
+    for (const LinearWeights* weights : {&expert.gate, &expert.up, &expert.down}) {
+      if (weights->format != ::tessera::WeightFormat::kNvfp4 || weights->input_scale <= 0) return false;
+    }
+    for (const VectorWeights* bias : {&expert.gate_bias, &expert.up_bias, &expert.down_bias}) {
+      if (bias->size > 0) return false;
+    }
+  }
+  return true;
+}
+
 class Loader {
  public:
-  Loader(const Checkpoint& checkpoint, const std::function<void(const LoadProgress&)>& progress)
-      : checkpoint_(checkpoint), loader_(checkpoint, progress, &model_->memory) {}
+  Loader(const Checkpoint& checkpoint, bool nvfp4_activations,
+         const std::function<void(const LoadProgress&)>& progress)
+      : checkpoint_(checkpoint),
+        nvfp4_activations_(nvfp4_activations),
+        loader_(checkpoint, progress, &model_->memory) {}
 
   absl::StatusOr<std::unique_ptr<CudaModel>> Load() {
     const ModelSpec& spec = checkpoint_.spec();
@@ -85,7 +109,10 @@ class Loader {
           loader_.Pack({{{&weights.router, &weights.router_bias}}}, kSmallMatrix, &layer->router));
       TESSERA_RETURN_IF_ERROR(loader_.Vector(weights.selection_bias, &layer->selection_bias));
     }
-    TESSERA_RETURN_IF_ERROR(LoadExperts(weights.experts, &layer->gate_up, &layer->down));
+    TESSERA_RETURN_IF_ERROR(nvfp4_activations_ &&
+                                    HasInputScales(model_->spec.hidden_size, spec.mlp, weights.experts)
+                                ? LoadNvfp4Experts(weights.experts, layer)
+                                : LoadExperts(weights.experts, &layer->gate_up, &layer->down));
     if (spec.mlp.shared_intermediate_size == 0) return absl::OkStatus();
     return LoadExperts(absl::MakeConstSpan(&weights.shared_expert, 1), &layer->shared_gate_up,
                        &layer->shared_down);
@@ -148,6 +175,21 @@ class Loader {
     return loader_.Pack(downs, {}, down);
   }
 
+  absl::Status LoadNvfp4Experts(absl::Span<const ExpertWeights> experts, CudaLayer* layer) {
+    std::vector<std::vector<MatrixPart>> gates_and_ups, downs;
+    std::vector<float> in_scales, inner_scales;
+    for (const ExpertWeights& expert : experts) {
+      gates_and_ups.push_back({{&expert.gate}, {&expert.up}});
+      downs.push_back({{&expert.down}});
+      in_scales.push_back(std::max(expert.gate.input_scale, expert.up.input_scale));
+      inner_scales.push_back(expert.down.input_scale);
+    }
+    TESSERA_RETURN_IF_ERROR(loader_.PackTiles(gates_and_ups, RowOrder::kGateUp, &layer->nvfp4_gate_up));
+    TESSERA_RETURN_IF_ERROR(loader_.PackTiles(downs, RowOrder::kPlain, &layer->nvfp4_down));
+    TESSERA_RETURN_IF_ERROR(loader_.Upload(in_scales, &layer->gate_up_input_scales));
+    return loader_.Upload(inner_scales, &layer->down_input_scales);
+  }
+
   // Cosine and sine of every position, in double and rounded once; layers with the same rope share a table.
   absl::Status MakeRope(const RopeSpec& rope, const float2** table) {
     if (rope.style == RopeStyle::kNone) return absl::OkStatus();
@@ -174,6 +216,7 @@ class Loader {
   }
 
   const Checkpoint& checkpoint_;
+  const bool nvfp4_activations_;
   std::unique_ptr<CudaModel> model_ = std::make_unique<CudaModel>();
   WeightLoader loader_;
   std::vector<std::pair<RopeSpec, const float2*>> ropes_;
@@ -182,7 +225,8 @@ class Loader {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaModel>> LoadCudaModel(
-    const Checkpoint& checkpoint, const std::function<void(const LoadProgress&)>& progress) {
+    const Checkpoint& checkpoint, bool nvfp4_activations,
+    const std::function<void(const LoadProgress&)>& progress) {
   if (checkpoint.format() == LoadFormat::kSafetensors && checkpoint.reader() == nullptr) {
     return absl::FailedPreconditionError("the checkpoint is closed");
   }
@@ -194,7 +238,7 @@ absl::StatusOr<std::unique_ptr<CudaModel>> LoadCudaModel(
     }
   }
   if (checkpoint.reader() != nullptr) checkpoint.reader()->Prefetch();
-  return Loader(checkpoint, progress).Load();
+  return Loader(checkpoint, nvfp4_activations && ThisDevice().major == 10, progress).Load();
 }
 
 }  // namespace tessera::cuda

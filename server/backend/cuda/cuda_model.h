@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "kernels/cuda/linear/nvfp4_gemm.h"
 #include "kernels/cuda/linear/packed_weights.h"
 #include "server/backend/cuda/attention_shape.h"
 #include "server/backend/cuda/device_memory.h"
@@ -45,6 +46,10 @@ struct CudaLayer {
   PackedWeights gate_up;  // one matrix an expert; one for a dense MLP
   PackedWeights down;
   PackedWeights shared_gate_up, shared_down;
+  // W4A4, in place of gate_up and down where `data` is set: with the activations' tensor scales, one an expert.
+  Nvfp4Weights nvfp4_gate_up, nvfp4_down;
+  const float* gate_up_input_scales = nullptr;
+  const float* down_input_scales = nullptr;
 };
 
 struct CudaModel {
@@ -58,10 +63,12 @@ struct CudaModel {
 };
 
 // Copies the checkpoint's weights to the current device and repacks them there; for LoadFormat::kDummy makes them up.
+// `nvfp4_activations`: on sm_100 experts that have scales for their inputs run as W4A4.
 // Errors: UNIMPLEMENTED (a shape that the kernels do not take), RESOURCE_EXHAUSTED (bytes needed and free), and as
 // CreateCpuBackend.
 absl::StatusOr<std::unique_ptr<CudaModel>> LoadCudaModel(
-    const Checkpoint& checkpoint, const std::function<void(const LoadProgress&)>& progress);
+    const Checkpoint& checkpoint, bool nvfp4_activations,
+    const std::function<void(const LoadProgress&)>& progress);
 
 }  // namespace tessera::cuda
 

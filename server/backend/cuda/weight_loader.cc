@@ -7,6 +7,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/linear/nvfp4_tiles.h"
 #include "server/backend/cuda/status_macros.h"
 #include "server/model/mxfp4_cast.h"
 
@@ -102,6 +103,36 @@ absl::Status WeightLoader::PackAs(WeightFormat format, const std::vector<std::ve
   if (scaled) TESSERA_RETURN_IF_ERROR(Upload(state.sum_scales, &packed->sum_scales));
   if (state.has_bias) TESSERA_RETURN_IF_ERROR(Upload(state.bias, &packed->bias));
   return absl::OkStatus();
+}
+
+absl::Status WeightLoader::PackTiles(const std::vector<std::vector<MatrixPart>>& matrices, RowOrder order,
+                                     Nvfp4Weights* packed) {
+  const MatrixLayout layout = {order};
+  const MatrixPart& first = matrices[0][0];
+  const int64_t rows = Rows(first), k = PaddedColumns(first, layout);
+  packed->n = Nvfp4PackedFeatures(rows, order);
+  packed->k = Nvfp4PaddedK(k);
+  packed->num_matrices = matrices.size();
+  const size_t bytes = Nvfp4WeightBytes(packed->n, packed->k);
+  uint8_t* target;
+  TESSERA_RETURN_IF_ERROR(NewMemory(bytes * matrices.size(), &target));
+  packed->data = target;
+  std::vector<float> scales;
+  for (const std::vector<MatrixPart>& parts : matrices) {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      TESSERA_RETURN_IF_ERROR(Stage(parts[i], layout, WeightFormat::kNvfp4, &staged_[i]));
+    }
+    const Staged &a = staged_[0], *up = parts.size() > 1 ? &staged_[1] : nullptr;
+    TESSERA_RETURN_IF_ERROR(KernelStatus(
+        PackNvfp4Tiles(a.data.get<uint8_t>(), a.scales.get<uint8_t>(), up ? up->data.get<uint8_t>() : nullptr,
+                       up ? up->scales.get<uint8_t>() : nullptr, rows, k, order, target, nullptr)));
+    target += bytes;
+    // Of 128 features 64 are gate's.
+    for (int32_t group = 0; group < packed->n / 8; ++group) {
+      scales.push_back((up && group % 16 >= 8 ? *up : a).tensor_scale / kNvfp4SumScale);
+    }
+  }
+  return Upload(scales, &packed->sum_scales);
 }
 
 absl::Status WeightLoader::PackPlain(const std::vector<MatrixPart>& parts, const MatrixLayout& layout,

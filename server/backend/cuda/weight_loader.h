@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "kernels/cuda/linear/nvfp4_gemm.h"
 #include "kernels/cuda/linear/packed_weights.h"
 #include "kernels/nvfp4/bf16.h"
 #include "server/backend/cuda/device_memory.h"
@@ -50,6 +51,9 @@ class WeightLoader {
   // One matrix for each of `matrices`, all of the same shapes.
   absl::Status Pack(const std::vector<std::vector<MatrixPart>>& matrices, const MatrixLayout& layout,
                     PackedWeights* packed);
+  // For products with activations in NVFP4 too (nvfp4_gemm.h): matrices whose parts, one or gate and up, are all NVFP4.
+  absl::Status PackTiles(const std::vector<std::vector<MatrixPart>>& matrices, RowOrder order,
+                         Nvfp4Weights* packed);
   // Row-major BF16, as it stands or rounded.
   absl::Status Table(const LinearWeights& source, const uint16_t** table);
   // Null for a vector of no size.

@@ -69,11 +69,13 @@ inline std::vector<float> Logprobs(Backend& backend, const std::vector<int32_t>&
 }
 
 // With a cache of 32 blocks.
-inline absl::StatusOr<std::unique_ptr<Backend>> MakeTinyCudaBackend(const Checkpoint& checkpoint) {
+inline absl::StatusOr<std::unique_ptr<Backend>> MakeTinyCudaBackend(const Checkpoint& checkpoint,
+                                                                    bool nvfp4_activations = true) {
   CudaBackendOptions options;
   options.sampling_threads = 1;
   options.max_step_tokens = 160;
   options.max_step_sequences = 8;
+  options.nvfp4_activations = nvfp4_activations;
   auto backend = CreateCudaBackend(checkpoint, options);
   if (!backend.ok()) return backend.status();
   if (absl::Status status = (*backend)->AllocateKvCache({32, kTinyBlockSize}); !status.ok()) return status;
