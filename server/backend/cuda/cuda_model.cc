@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/moe/routing.h"
 #include "server/backend/cuda/status_macros.h"
 #include "server/backend/cuda/weight_loader.h"
