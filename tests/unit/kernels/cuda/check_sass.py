@@ -22,7 +22,7 @@ EXPECTED = {
         "FmhaPrefillKernel": ["HGMMA.64x64x16.F32.BF16", "LDGSTS", "UTMALDG.2D"],
         "GroupedGemmKernel": ["HMMA.16816.F32.BF16"],
         "GroupedGemmStreamKernel": ["HMMA.16816.F32.BF16", "UBLKCP"],
-        "GroupedGemmLargeKernel": ["HGMMA.64x128x16", "HGMMA.64x64x16", "HGMMA.64x32x16", "LDGSTS", "UBLKCP"],
+        "GroupedGemmLargeKernel": ["HGMMA.64x128x16", "HGMMA.64x64x16", "HGMMA.64x32x16", "UTMALDG.2D", "UBLKCP"],
     },
     "sm_100a": {
         # The products, their completion, loads and stores of tensor memory, tensor copies.
