@@ -35,7 +35,7 @@ class CudaBackend : public Backend {
         stream_(std::move(stream)),
         pool_(threads),
         forward_(*model_, stream_.get()),
-        upload_(stream_.get(), forward_.run_length()),
+        upload_(stream_.get(), forward_.prefills()),
         sampler_(stream_.get()) {
     const ModelSpec& spec = model_->spec;
     info_.device = "cuda";

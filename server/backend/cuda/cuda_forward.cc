@@ -28,14 +28,8 @@ RoutingScore ScoreOf(RouterScore score) {
 
 Glu GluOf(const ActivationSpec& spec) { return {spec.limit, spec.sigmoid_scale, spec.up_offset}; }
 
-size_t WorkspaceBytes(const AttentionSpec& spec, const AttentionShape& shape, int32_t tokens,
-                      int32_t run_length) {
-  size_t bytes = 0;
-  for (const int32_t run : {1, run_length}) {
-    bytes = std::max(bytes, FmhaDecodeWorkspaceBytes((tokens + run - 1) / run, run, spec.num_query_heads,
-                                                     shape.kv_heads, shape.value_dim));
-  }
-  return bytes;
+size_t DecodeWorkspaceBytes(const AttentionSpec& spec, const AttentionShape& shape, int32_t tokens) {
+  return FmhaDecodeWorkspaceBytes(tokens, 1, spec.num_query_heads, shape.kv_heads, shape.value_dim);
 }
 
 }  // namespace
@@ -43,16 +37,11 @@ size_t WorkspaceBytes(const AttentionSpec& spec, const AttentionShape& shape, in
 CudaForward::CudaForward(const CudaModel& model, cudaStream_t stream)
     : model_(model), stream_(stream), graphs_(stream, kMostGraphs) {
   for (size_t i = 0; i < model.layers.size(); ++i) {
-    const AttentionSpec& spec = model.spec.layers[i].attention;
     const AttentionShape& shape = model.layers[i].attention;
-    run_length_ =
-        std::min(run_length_, FmhaDecodeRunLength(spec.num_query_heads, shape.kv_heads, shape.value_dim));
-  }
-  for (size_t i = 0; i < model.layers.size(); ++i) {
-    while (attention_tokens_ > 32 &&
-           WorkspaceBytes(model.spec.layers[i].attention, model.layers[i].attention, attention_tokens_,
-                          run_length_) > kMostAttentionWorkspace) {
-      attention_tokens_ /= 2;
+    prefills_ &= shape.value_dim == shape.key_dim && HasFmhaPrefill(shape.key_dim);
+    while (most_singles_ > 32 && DecodeWorkspaceBytes(model.spec.layers[i].attention, shape, most_singles_) >
+                                     kMostAttentionWorkspace) {
+      most_singles_ /= 2;
     }
   }
 }
@@ -62,7 +51,7 @@ absl::Status CudaForward::ReserveFor(int32_t tokens) {
   TESSERA_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream_), "waiting before growing buffers"));
   const ModelSpec& spec = model_.spec;
   const size_t n = std::max(tokens, std::min(2 * reserved_tokens_, 1 << 20));
-  size_t qkv = 0, q = 0, attended = 0, workspace = 0, experts = 1, pairs = 0, inner = 0;
+  size_t qkv = 0, q = 0, attended = 0, decode = 0, prefill = 0, experts = 1, pairs = 0, inner = 0;
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     const AttentionSpec& attention = spec.layers[i].attention;
     const MlpSpec& mlp = spec.layers[i].mlp;
@@ -70,8 +59,9 @@ absl::Status CudaForward::ReserveFor(int32_t tokens) {
     qkv = std::max<size_t>(qkv, layer.qkv.n);
     q = std::max<size_t>(q, size_t(attention.num_query_heads) * layer.attention.key_dim);
     attended = std::max<size_t>(attended, size_t(attention.num_query_heads) * layer.attention.value_dim);
-    workspace = std::max(workspace, WorkspaceBytes(attention, layer.attention,
-                                                   std::min<int32_t>(n, attention_tokens_), run_length_));
+    decode = std::max(decode,
+                      DecodeWorkspaceBytes(attention, layer.attention, std::min<int32_t>(n, most_singles_)));
+    if (prefills_) prefill = std::max(prefill, FmhaPrefillWorkspaceBytes(layer.attention.key_dim));
     const size_t top_k = mlp.kind == MlpKind::kMoe ? mlp.num_experts_per_token : 1;
     experts = std::max<size_t>(experts, mlp.num_experts);
     pairs = std::max(pairs, top_k);
@@ -99,13 +89,16 @@ absl::Status CudaForward::ReserveFor(int32_t tokens) {
   TESSERA_RETURN_IF_ERROR(expert_out_.Reserve(n * pairs * expert_row, what));
   TESSERA_RETURN_IF_ERROR(ReserveForLatent(n));
   TESSERA_RETURN_IF_ERROR(ReserveForNvfp4Experts(n));
-  if (workspace > attention_workspace_.bytes()) {
-    TESSERA_RETURN_IF_ERROR(attention_workspace_.Reserve(workspace, what));
-    TESSERA_RETURN_IF_ERROR(CudaStatus(cudaMemsetAsync(attention_workspace_.get(), 0, workspace, stream_),
-                                       "clearing a workspace"));
-  }
+  TESSERA_RETURN_IF_ERROR(ReserveZeroed(decode, &decode_workspace_));
+  TESSERA_RETURN_IF_ERROR(ReserveZeroed(prefill, &prefill_workspace_));
   reserved_tokens_ = n;
   return absl::OkStatus();
+}
+
+absl::Status CudaForward::ReserveZeroed(size_t bytes, DeviceMemory* memory) {
+  if (bytes <= memory->bytes()) return absl::OkStatus();
+  TESSERA_RETURN_IF_ERROR(memory->Reserve(bytes, "a workspace"));
+  return CudaStatus(cudaMemsetAsync(memory->get(), 0, bytes, stream_), "clearing a workspace");
 }
 
 absl::Status CudaForward::ReserveLogits(int32_t count) {
@@ -139,7 +132,7 @@ absl::Status CudaForward::Order(void* x, int32_t rows, int32_t k) {
 
 absl::Status CudaForward::Run(const CudaStep& step, const CudaKvCache& cache, const void* inputs) {
   TESSERA_RETURN_IF_ERROR(ReserveFor(step.num_tokens));
-  if (!UsesGraph(step.num_tokens)) return Launch(step, cache);
+  if (!step.uses_graph) return Launch(step, cache);
   if (inputs != graph_inputs_) {
     graphs_.Clear();
     graph_inputs_ = inputs;
@@ -232,29 +225,52 @@ absl::Status CudaForward::AttendGrouped(const CudaStep& step, const AttentionSpe
 
 absl::Status CudaForward::AttendCache(const CudaStep& step, const AttentionSpec& spec, const CudaLayer& layer,
                                       const CudaKvCache& cache, const std::pair<void*, void*>& kv) {
-  TESSERA_RETURN_IF_ERROR(AttendRuns(step.runs, step, spec, layer, cache, kv));
-  return AttendRuns(step.singles, step, spec, layer, cache, kv);
+  if (step.num_chunks > 0) TESSERA_RETURN_IF_ERROR(AttendChunks(step, spec, layer, cache, kv));
+  return AttendSingles(step, spec, layer, cache, kv);
 }
 
-// One kernel for prompts and for decoding: a token's result does not depend on how its prompt was cut.
-absl::Status CudaForward::AttendRuns(const CudaAttentionRuns& runs, const CudaStep& step,
-                                     const AttentionSpec& spec, const CudaLayer& layer,
-                                     const CudaKvCache& cache, const std::pair<void*, void*>& kv) {
+absl::Status CudaForward::AttendChunks(const CudaStep& step, const AttentionSpec& spec,
+                                       const CudaLayer& layer, const CudaKvCache& cache,
+                                       const std::pair<void*, void*>& kv) {
+  FmhaPrefillParams p;
+  p.q = q_.get();
+  p.out = attended_.get();
+  p.k_cache = kv.first;
+  p.v_cache = kv.second;
+  p.block_table = step.block_table;
+  p.chunks = step.chunks;
+  p.sinks = layer.sinks;
+  p.num_chunks = step.num_chunks;
+  p.num_tokens = step.num_chunk_tokens;
+  p.num_query_heads = spec.num_query_heads;
+  p.num_kv_heads = layer.attention.kv_heads;
+  p.head_dim = layer.attention.key_dim;
+  p.num_blocks = cache.num_blocks;
+  p.block_size = cache.block_size;
+  p.block_table_stride = step.block_table_stride;
+  p.sliding_window = spec.sliding_window;
+  p.softmax_scale = spec.softmax_scale;
+  p.workspace = prefill_workspace_.get();
+  return KernelStatus(FmhaPrefill(p, stream_));
+}
+
+absl::Status CudaForward::AttendSingles(const CudaStep& step, const AttentionSpec& spec,
+                                        const CudaLayer& layer, const CudaKvCache& cache,
+                                        const std::pair<void*, void*>& kv) {
   const AttentionShape& shape = layer.attention;
-  const int32_t most = attention_tokens_ / runs.length;
-  for (int32_t first = 0; first < runs.count; first += most) {
-    const int64_t row = (runs.first_tokens ? 0 : int64_t{first} * runs.length) * spec.num_query_heads;
+  const CudaSingles& singles = step.singles;
+  for (int32_t first = 0; first < singles.count; first += most_singles_) {
+    const int64_t row = (singles.tokens ? 0 : int64_t{first}) * spec.num_query_heads;
     FmhaDecodeParams p;
     p.q = q_.get<uint16_t>() + row * shape.key_dim;
     p.out = attended_.get<uint16_t>() + row * shape.value_dim;
     p.k_cache = kv.first;
     p.v_cache = kv.second;
     p.block_table = step.block_table;
-    p.table_rows = runs.table_rows + first;
-    p.first_tokens = runs.first_tokens ? runs.first_tokens + first : nullptr;
-    p.lengths = runs.lengths + first;
-    p.num_sequences = std::min(most, runs.count - first);
-    p.q_len = runs.length;
+    p.table_rows = singles.table_rows + first;
+    p.first_tokens = singles.tokens ? singles.tokens + first : nullptr;
+    p.lengths = singles.lengths + first;
+    p.num_sequences = std::min(most_singles_, singles.count - first);
     p.sinks = layer.sinks;
     p.num_query_heads = spec.num_query_heads;
     p.num_kv_heads = shape.kv_heads;
@@ -265,7 +281,7 @@ absl::Status CudaForward::AttendRuns(const CudaAttentionRuns& runs, const CudaSt
     p.block_table_stride = step.block_table_stride;
     p.sliding_window = spec.sliding_window;
     p.softmax_scale = spec.softmax_scale;
-    p.workspace = attention_workspace_.get();
+    p.workspace = decode_workspace_.get();
     TESSERA_RETURN_IF_ERROR(KernelStatus(FmhaDecode(p, stream_)));
   }
   return absl::OkStatus();

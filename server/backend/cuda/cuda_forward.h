@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "kernels/cuda/fmha/fmha_prefill.h"
 #include "kernels/cuda/linear/activation_order.h"
 #include "server/backend/cuda/cuda_model.h"
 #include "server/backend/cuda/device_memory.h"
@@ -22,23 +23,25 @@ struct CudaKvCache {
   int32_t block_size = 0;
 };
 
-// Query tokens as attention takes them: `count` runs of `length` tokens, device arrays.
-struct CudaAttentionRuns {
-  int32_t length = 1;
+// Query tokens that attention takes one by one, device arrays.
+struct CudaSingles {
   int32_t count = 0;
-  const int32_t* first_tokens = nullptr;  // [count], or null: run i is at i * length
-  const int32_t* lengths = nullptr;       // [count] keys that the run's last token sees
-  const int32_t* table_rows = nullptr;    // [count] row of the block table
+  const int32_t* tokens = nullptr;      // [count], or null: token i is the step's i-th
+  const int32_t* lengths = nullptr;     // [count] keys that it sees
+  const int32_t* table_rows = nullptr;  // [count] row of the block table
 };
 
 // A step's tokens, as device arrays.
 struct CudaStep {
   int32_t num_tokens = 0;
+  bool uses_graph = false;             // small, without chunks
   const int32_t* ids = nullptr;        // [num_tokens]
   const int32_t* positions = nullptr;  // [num_tokens]
   const int64_t* slots = nullptr;      // [num_tokens] where each token's key and value go
-  CudaAttentionRuns singles;           // tokens one by one
-  CudaAttentionRuns runs;              // pieces of prompts, of run_length() tokens each
+  CudaSingles singles;
+  const FmhaPrefillChunk* chunks = nullptr;  // [num_chunks] prompts, if CudaForward::prefills()
+  int32_t num_chunks = 0;
+  int32_t num_chunk_tokens = 0;
   const int32_t* block_table = nullptr;
   int32_t block_table_stride = 0;
 };
@@ -48,11 +51,10 @@ class CudaForward {
  public:
   CudaForward(const CudaModel& model, cudaStream_t stream);
 
-  // Of the runs that prompts may be cut into: their first tokens' positions are multiples of it. A token's result is the
-  // same, to the bit, in a run and alone.
-  int32_t run_length() const { return run_length_; }
-  // Whether a step of this many tokens is replayed as a graph: such a step has no runs, and singles in the tokens' order.
-  static bool UsesGraph(int32_t num_tokens) { return num_tokens <= kMostGraphTokens; }
+  // Whether prompts may be given as chunks; else all tokens are singles. A token's result is the same, to the bit.
+  bool prefills() const { return prefills_; }
+  // Whether a step of this many tokens is small enough to be replayed as a graph.
+  static bool SuitsGraph(int32_t num_tokens) { return num_tokens <= kMostGraphTokens; }
 
   // Memory for steps of up to this many tokens, and for the logits of this many at once; larger ones make it grow.
   absl::Status Reserve(int32_t tokens, int32_t logits);
@@ -79,9 +81,10 @@ class CudaForward {
   // From q_ to attended_.
   absl::Status AttendCache(const CudaStep& step, const AttentionSpec& spec, const CudaLayer& layer,
                            const CudaKvCache& cache, const std::pair<void*, void*>& kv);
-  absl::Status AttendRuns(const CudaAttentionRuns& runs, const CudaStep& step, const AttentionSpec& spec,
-                          const CudaLayer& layer, const CudaKvCache& cache,
-                          const std::pair<void*, void*>& kv);
+  absl::Status AttendChunks(const CudaStep& step, const AttentionSpec& spec, const CudaLayer& layer,
+                            const CudaKvCache& cache, const std::pair<void*, void*>& kv);
+  absl::Status AttendSingles(const CudaStep& step, const AttentionSpec& spec, const CudaLayer& layer,
+                             const CudaKvCache& cache, const std::pair<void*, void*>& kv);
   // Both add to hidden_.
   absl::Status DenseMlp(int32_t tokens, const MlpSpec& spec, const PackedWeights& gate_up,
                         const PackedWeights& down);
@@ -100,17 +103,18 @@ class CudaForward {
                           int32_t tile_slots, float* out);
   absl::Status ReserveFor(int32_t tokens);
   absl::Status ReserveForLatent(int32_t tokens);
+  absl::Status ReserveZeroed(size_t bytes, DeviceMemory* memory);
   absl::Status ReserveLogits(int32_t count);
 
   const CudaModel& model_;
   const cudaStream_t stream_;
-  int32_t run_length_ = 32;
+  bool prefills_ = true;
   ActivationOrder order_ = ActivationOrder::kPlain;  // of the activations that this step's matrices read
-  int32_t attention_tokens_ = 512;                   // of one attention launch
+  int32_t most_singles_ = 512;                       // of one attention launch
   GraphCache graphs_;
   const void* graph_inputs_ = nullptr;
   int32_t reserved_tokens_ = 0;
-  DeviceMemory hidden_, normed_, qkv_, q_, attended_, attention_workspace_;
+  DeviceMemory hidden_, normed_, qkv_, q_, attended_, decode_workspace_, prefill_workspace_;
   // Latent attention.
   DeviceMemory q_a_, q_heads_, q_nope_, head_rows_, values_;
   DeviceMemory head_input_row_, head_tile_, head_tile_range_, num_head_tiles_;

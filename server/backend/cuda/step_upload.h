@@ -20,8 +20,8 @@ namespace tessera::cuda {
 // of the last call hold until the next, and the step must have been waited for before that.
 class StepUpload {
  public:
-  // `run_length`: CudaForward::run_length().
-  StepUpload(cudaStream_t stream, int32_t run_length) : stream_(stream), run_length_(run_length) {}
+  // `prefills`: CudaForward::prefills().
+  StepUpload(cudaStream_t stream, bool prefills) : stream_(stream), prefills_(prefills) {}
 
   // Memory for steps of up to this many tokens and sequences, each of at most `blocks` blocks. Larger steps make it
   // grow.
@@ -36,20 +36,21 @@ class StepUpload {
   const void* memory() const { return device_.get(); }
 
  private:
-  // The first token of a run, as an index into the step's tokens, and the run's row of the block table.
-  struct RunStart {
-    int32_t token, table_row;
+  struct Single {
+    int32_t token, table_row;  // of the step's
   };
 
   absl::Status ReserveWords(size_t words);
-  // Chooses the query tokens that attention takes in runs, and those it takes one by one.
-  void CutIntoRuns(absl::Span<const BatchRow> rows, const StepRows& chosen);
+  // Chooses the tokens that attention takes in chunks, and those it takes one by one.
+  void DivideTokens(absl::Span<const BatchRow> rows, const StepRows& chosen);
 
   const cudaStream_t stream_;
-  const int32_t run_length_;
+  const bool prefills_;
   PinnedMemory host_;
   DeviceMemory device_;
-  std::vector<RunStart> singles_, runs_;
+  std::vector<Single> singles_;
+  std::vector<FmhaPrefillChunk> chunks_;
+  int32_t chunk_tokens_ = 0;
   const int32_t* wanted_ = nullptr;
 };
 
