@@ -72,10 +72,6 @@ const char* tessera_fmha_runs(const void* q, void* out, const void* k, const voi
   return tessera::cuda::FmhaDecode(p, stream);
 }
 
-int32_t tessera_fmha_run_length(int32_t query_heads, int32_t kv_heads, int32_t head_dim) {
-  return tessera::cuda::FmhaDecodeRunLength(query_heads, kv_heads, head_dim);
-}
-
 size_t tessera_packed_bytes(int32_t nvfp4, int32_t n, int32_t k) {
   using namespace tessera::cuda;
   return PackedMatrixBytes(nvfp4 ? WeightFormat::kNvfp4 : WeightFormat::kBf16, n, k);

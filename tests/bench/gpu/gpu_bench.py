@@ -19,7 +19,6 @@ def load(path):
             ('tessera_fmha_decode', ctypes.c_char_p,
              [pointer] * 6 + [i32] * 10 + [pointer, i32, ctypes.c_float, pointer, pointer]),
             ('tessera_fmha_runs', ctypes.c_char_p, [pointer] * 8 + [i32] * 8 + [ctypes.c_float, pointer, pointer]),
-            ('tessera_fmha_run_length', i32, [i32] * 3),
             ('tessera_fmha_prefill', ctypes.c_char_p,
              [i32] + [pointer] * 6 + [i32] * 9 + [ctypes.c_float, pointer, pointer]),
             ('tessera_fmha_prefill_workspace', ctypes.c_size_t, [i32]),
