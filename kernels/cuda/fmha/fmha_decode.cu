@@ -188,15 +188,6 @@ size_t FmhaDecodeWorkspaceBytes(int32_t num_sequences, int32_t q_len, int32_t nu
   return LayOutWorkspace(num_sequences, num_kv_heads, groups, v_head_dim).total;
 }
 
-int32_t FmhaDecodeRunLength(int32_t num_query_heads, int32_t num_kv_heads, int32_t v_head_dim) {
-  int32_t length = 1;
-  while (2 * length <= kFmhaSplitGroup && 2 * length <= MostQueryTokens(v_head_dim) &&
-         2 * length * (num_query_heads / num_kv_heads) <= MostRows(v_head_dim)) {
-    length *= 2;
-  }
-  return length;
-}
-
 const char* FmhaDecode(const FmhaDecodeParams& params, cudaStream_t stream) {
   if (const char* error = CheckShapes(params)) return error;
   const DeviceTraits& device = ThisDevice();

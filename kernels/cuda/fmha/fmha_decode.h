@@ -65,10 +65,6 @@ struct FmhaDecodeParams {
   void* workspace = nullptr;
 };
 
-// The most query tokens of a sequence that share each key read, a power of two up to 32: prompts are best cut into runs of
-// this many, aligned to it.
-int32_t FmhaDecodeRunLength(int32_t num_query_heads, int32_t num_kv_heads, int32_t v_head_dim);
-
 // Bytes of workspace for calls of at most this size; `v_head_dim` is the dimension of the values.
 size_t FmhaDecodeWorkspaceBytes(int32_t num_sequences, int32_t q_len, int32_t num_query_heads,
                                 int32_t num_kv_heads, int32_t v_head_dim);
