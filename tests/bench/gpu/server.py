@@ -14,6 +14,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 
@@ -46,12 +47,14 @@ def main():
         if not list(args.model.glob('*.safetensors')):
             command += ['--load-format', 'dummy']
     started = time.monotonic()
-    server = subprocess.Popen([str(word) for word in command + args.server_option], stderr=subprocess.DEVNULL)
+    log = tempfile.TemporaryFile(mode='w+')
+    server = subprocess.Popen([str(word) for word in command + args.server_option], stderr=log)
     try:
         while subprocess.run([args.bin / 'tessera', 'health', '--quiet', '--address', address], check=False,
                              stderr=subprocess.DEVNULL).returncode != 0:
             if server.poll() is not None or time.monotonic() - started > 300:
-                sys.exit(f'the server did not start: {" ".join(map(str, command))}')
+                log.seek(0)
+                sys.exit(f'the server did not start: {" ".join(map(str, command))}\n{log.read()[-2000:]}')
             time.sleep(0.2)
         print(f'serving after {time.monotonic() - started:.1f} s', flush=True)
 
