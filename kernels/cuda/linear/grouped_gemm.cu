@@ -57,8 +57,7 @@ GemmGeometry MakeGeometry(const PackedWeights& w) {
 
 // Row tiles of a CTA: with few slots one unit a warp.
 int32_t TilesPerCta(const GemmGeometry& g, int32_t tile_slots) {
-  const bool streams = tile_slots <= 16 && g.chunks <= kMostStreamChunks;
-  return streams ? std::max(1, kGemmWarps / g.chunks) : kGemmWarps;
+  return tile_slots >= 32 ? kGemmWarps : std::max(1, kGemmWarps / g.chunks);
 }
 
 }  // namespace
@@ -110,7 +109,8 @@ const char* GroupedGemm(const GroupedGemmParams& params, cudaStream_t stream) {
     status = LaunchGroupedGemmLargeSm90(params, g, tiles, x_map, stream);
   } else {
     const auto launch = w.format == WeightFormat::kNvfp4 ? LaunchGroupedGemmNvfp4 : LaunchGroupedGemmBf16;
-    status = launch(params, g, tiles, stream);
+    const dim3 grid((g.row_tiles + g.tiles_per_cta - 1) / g.tiles_per_cta, tiles);
+    status = launch(params, g, grid, stream);
   }
   return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
 }

@@ -52,9 +52,6 @@ struct GroupedGemmParams {
   const int2* tile_slot_range = nullptr;  // [max_tiles] first slot, end
   const int32_t* num_tiles = nullptr;     // [1]
   int32_t max_tiles = 0;                  // launch bound
-  // The tiles were written before the kernel before this one, and that was a GroupedGemm too: weights may be fetched
-  // while it still runs.
-  bool tiles_settled = false;
 };
 
 // Checks the shapes and launches. Returns what is wrong, or null. Can be captured in a graph.

@@ -10,16 +10,14 @@ namespace tessera::cuda {
 
 struct GemmGeometry;
 
-// Longer k would not leave the kernel for few slots the room for its sums; the one for tens of slots takes them.
-inline constexpr int32_t kMostStreamChunks = 48;
+// Plain activations, one instantiation file a weight format.
+cudaError_t LaunchGroupedGemmNvfp4(const GroupedGemmParams& params, const GemmGeometry& geometry, dim3 grid,
+                                   cudaStream_t stream);
+cudaError_t LaunchGroupedGemmBf16(const GroupedGemmParams& params, const GemmGeometry& geometry, dim3 grid,
+                                  cudaStream_t stream);
 
-// Plain activations, one instantiation file a weight format. `slot_tiles` is the most there can be.
-cudaError_t LaunchGroupedGemmNvfp4(const GroupedGemmParams& params, const GemmGeometry& geometry,
-                                   int32_t slot_tiles, cudaStream_t stream);
-cudaError_t LaunchGroupedGemmBf16(const GroupedGemmParams& params, const GemmGeometry& geometry,
-                                  int32_t slot_tiles, cudaStream_t stream);
-
-// Activations in the order of the steps, both formats.
+// Activations in the order of the steps, described by `x_map` in boxes of 32 rows; both formats. `slot_tiles` is the most
+// there can be.
 cudaError_t LaunchGroupedGemmLargeSm90(const GroupedGemmParams& params, const GemmGeometry& geometry,
                                        int32_t slot_tiles, const CUtensorMap& x_map, cudaStream_t stream);
 

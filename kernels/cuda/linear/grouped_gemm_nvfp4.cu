@@ -2,9 +2,9 @@
 
 namespace tessera::cuda {
 
-cudaError_t LaunchGroupedGemmNvfp4(const GroupedGemmParams& params, const GemmGeometry& geometry,
-                                   int32_t slot_tiles, cudaStream_t stream) {
-  return LaunchGroupedGemm<WeightFormat::kNvfp4>(params, geometry, slot_tiles, stream);
+cudaError_t LaunchGroupedGemmNvfp4(const GroupedGemmParams& params, const GemmGeometry& geometry, dim3 grid,
+                                   cudaStream_t stream) {
+  return LaunchGroupedGemm<WeightFormat::kNvfp4>(params, geometry, grid, stream);
 }
 
 }  // namespace tessera::cuda

@@ -1,9 +1,11 @@
-// Grouped GEMM for tens of slots, weights as the A operand of mma.sync, for both architectures: the kernel; and what the
-// other kernels share with it.
+// Grouped GEMM for sm_90, weights as the A operand: the kernel.
 //
-// A CTA computes eight row tiles for up to 8 kTokenTiles slots, a warp one of them: it streams the tile's weights straight
-// into registers (each is used by this warp alone, so shared memory would only cost a trip). The sums of a chunk start at
-// zero, and the chunks of a feature are added in order.
+// A CTA computes kRowTile * tiles_per_cta features for up to 8 kTokenTiles slots. Its units of work are (chunk of k, row
+// tile); a warp takes every eighth and streams the unit's weights straight into registers (each is used by this warp
+// alone, so shared memory would only cost a trip), the next unit's while it multiplies this one's. The sums of a chunk
+// start at zero, and the chunks of a feature are added in order: through shared memory where several warps share a row
+// tile, which few slots need to keep enough loads in flight, else in registers. Both add the same numbers in the same
+// order.
 #ifndef TESSERA_KERNELS_CUDA_LINEAR_GROUPED_GEMM_SM90_CUH_
 #define TESSERA_KERNELS_CUDA_LINEAR_GROUPED_GEMM_SM90_CUH_
 
@@ -22,7 +24,7 @@ inline constexpr int32_t kGemmWarps = 8;
 
 struct GemmGeometry {
   int32_t groups, chunks;  // of k
-  int32_t tiles_per_cta;   // row tiles; kGemmWarps but in the kernel for few slots
+  int32_t tiles_per_cta;   // row tiles; kGemmWarps where a warp owns a tile
   int32_t row_tiles;       // of a matrix
   size_t tile_bytes, matrix_bytes;
 };
@@ -65,7 +67,7 @@ __device__ __forceinline__ void MultiplyGroup(const Chunk<kFormat>& chunk,
   }
 }
 
-// A chunk's groups in order.
+// One unit: the chunk's groups in order.
 template <WeightFormat kFormat, int kTokenTiles>
 __device__ __forceinline__ void MultiplyChunk(const Chunk<kFormat>& chunk, int32_t groups,
                                               int32_t first_group, const TokenRows<kTokenTiles>& tokens,
@@ -82,7 +84,7 @@ __device__ __forceinline__ void MultiplyChunk(const Chunk<kFormat>& chunk, int32
   (std::make_integer_sequence<int, kChunkGroups>());
 }
 
-// Sums of a row tile, [feature][slot], padded so that a fragment's writes spread over the banks.
+// Partial sums of a unit, [feature][slot], padded so that a fragment's writes spread over the banks.
 template <int kTokenTiles>
 struct PartialSums {
   static constexpr int32_t kStride = 8 * kTokenTiles + 4;
@@ -142,13 +144,63 @@ __device__ __forceinline__ void StoreSum(const GroupedGemmParams& p, int64_t at,
   }
 }
 
-// Writes what the sums of `tiles` row tiles from `first_tile` on become, by all threads of a CTA. `partial_sums` are
-// [part][tile], the parts of k in order.
-template <GemmEpilogue kEpilogue, int kTokenTiles>
-__device__ __forceinline__ void FinishRowTiles(const GroupedGemmParams& p, const GemmGeometry& g,
-                                               int32_t matrix, int32_t first_tile, int32_t tiles, int2 slots,
-                                               const float* partial_sums, int32_t parts) {
+template <WeightFormat kFormat, int kTokenTiles, GemmEpilogue kEpilogue, bool kWarpOwnsTile>
+__global__ void __launch_bounds__(32 * kGemmWarps, 1)
+    GroupedGemmKernel(const __grid_constant__ GroupedGemmParams p, const __grid_constant__ GemmGeometry g) {
+  extern __shared__ float partial_sums[];
   using Partial = PartialSums<kTokenTiles>;
+  GridDependencyWait();
+  GridDependencyLaunch();
+  int32_t matrix = 0;
+  int2 slots = make_int2(blockIdx.y * 8 * kTokenTiles, p.num_slots);
+  if (p.num_tiles != nullptr) {
+    if (blockIdx.y >= *p.num_tiles) return;
+    matrix = p.tile_expert[blockIdx.y];
+    slots = p.tile_slot_range[blockIdx.y];
+  }
+  slots.y = min(slots.y, slots.x + 8 * kTokenTiles);
+  const int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int32_t first_tile = blockIdx.x * g.tiles_per_cta;
+  const int32_t tiles = min(g.tiles_per_cta, g.row_tiles - first_tile);
+  const uint8_t* weights = p.weights.data + matrix * g.matrix_bytes + first_tile * g.tile_bytes;
+  constexpr size_t kChunkBytes =
+      kFormat == WeightFormat::kNvfp4 ? (kChunkGroups + 1) * 512 : kChunkGroups * 2048;
+
+  const TokenRows<kTokenTiles> tokens(p, slots, lane);
+  // Unit u is chunk u / tiles of tile u % tiles: warps work on the same activations at the same time. A warp that owns
+  // a tile takes its chunks in order.
+  const int32_t units = tiles * g.chunks;
+  const int32_t step = kWarpOwnsTile ? tiles : kGemmWarps;
+  const auto load = [&](int32_t unit) {
+    const int32_t tile = unit % tiles, chunk = unit / tiles;
+    Chunk<kFormat> loaded;
+    loaded.Load(weights + tile * g.tile_bytes + chunk * kChunkBytes,
+                min(kChunkGroups, g.groups - chunk * kChunkGroups), lane);
+    return loaded;
+  };
+  float totals[kWarpOwnsTile ? kTokenTiles : 1][4] = {};
+  const bool works = !kWarpOwnsTile || warp < tiles;
+  if (works && warp < units) {
+    // Loading the next unit ahead was tried: its registers cost a third of the CTAs, and a fifth of the speed.
+    for (int32_t unit = warp; unit < units; unit += step) {
+      const Chunk<kFormat> current = load(unit);
+      const int32_t first_group = unit / tiles * kChunkGroups;
+      float sums[kTokenTiles][4];
+      MultiplyChunk<kFormat>(current, min(kChunkGroups, g.groups - first_group), first_group, tokens, sums);
+      if constexpr (kWarpOwnsTile) {
+#pragma unroll
+        for (int32_t tile = 0; tile < kTokenTiles; ++tile) {
+          for (int32_t i = 0; i < 4; ++i) totals[tile][i] += sums[tile][i];
+        }
+      } else {
+        Partial::Store(partial_sums + unit * Partial::kFloats, lane, sums);
+      }
+    }
+    if constexpr (kWarpOwnsTile) Partial::Store(partial_sums + warp * Partial::kFloats, lane, totals);
+  }
+  const int32_t parts = kWarpOwnsTile ? 1 : g.chunks;
+  __syncthreads();
+
   const int64_t first_row = (int64_t{matrix} * g.row_tiles + first_tile) * kRowTile;
   const int32_t num_slots = slots.y - slots.x;
   constexpr int32_t kOutRows = kEpilogue == GemmEpilogue::kSwiglu ? 8 : kRowTile;
@@ -169,48 +221,6 @@ __device__ __forceinline__ void FinishRowTiles(const GroupedGemmParams& p, const
       StoreSum<kEpilogue>(p, at, sum);
     }
   }
-}
-
-template <WeightFormat kFormat, int kTokenTiles, GemmEpilogue kEpilogue>
-__global__ void __launch_bounds__(32 * kGemmWarps, 1)
-    GroupedGemmKernel(const __grid_constant__ GroupedGemmParams p, const __grid_constant__ GemmGeometry g) {
-  extern __shared__ float partial_sums[];
-  using Partial = PartialSums<kTokenTiles>;
-  GridDependencyWait();
-  GridDependencyLaunch();
-  int32_t matrix = 0;
-  int2 slots = make_int2(blockIdx.y * p.tile_slots, p.num_slots);
-  if (p.num_tiles != nullptr) {
-    if (blockIdx.y >= *p.num_tiles) return;
-    matrix = p.tile_expert[blockIdx.y];
-    slots = p.tile_slot_range[blockIdx.y];
-  }
-  slots.y = min(slots.y, slots.x + p.tile_slots);
-  const int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int32_t first_tile = blockIdx.x * kGemmWarps;
-  const int32_t tiles = min(kGemmWarps, g.row_tiles - first_tile);
-  if (warp < tiles) {
-    const uint8_t* weights = p.weights.data + matrix * g.matrix_bytes + (first_tile + warp) * g.tile_bytes;
-    constexpr size_t kChunkBytes =
-        kFormat == WeightFormat::kNvfp4 ? (kChunkGroups + 1) * 512 : kChunkGroups * 2048;
-    const TokenRows<kTokenTiles> tokens(p, slots, lane);
-    float totals[kTokenTiles][4] = {};
-    // Loading the next chunk ahead was tried: its registers cost a third of the CTAs, and a fifth of the speed.
-    for (int32_t chunk = 0; chunk < g.chunks; ++chunk) {
-      const int32_t first_group = chunk * kChunkGroups, groups = min(kChunkGroups, g.groups - first_group);
-      Chunk<kFormat> current;
-      current.Load(weights + chunk * kChunkBytes, groups, lane);
-      float sums[kTokenTiles][4];
-      MultiplyChunk<kFormat>(current, groups, first_group, tokens, sums);
-#pragma unroll
-      for (int32_t tile = 0; tile < kTokenTiles; ++tile) {
-        for (int32_t i = 0; i < 4; ++i) totals[tile][i] += sums[tile][i];
-      }
-    }
-    Partial::Store(partial_sums + warp * Partial::kFloats, lane, totals);
-  }
-  __syncthreads();
-  FinishRowTiles<kEpilogue, kTokenTiles>(p, g, matrix, first_tile, tiles, slots, partial_sums, 1);
 }
 
 }  // namespace tessera::cuda

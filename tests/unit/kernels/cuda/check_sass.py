@@ -21,7 +21,6 @@ EXPECTED = {
         "FmhaDecodeKernel": ["HMMA.16816.F32.BF16", "LDSM", "UTMALDG.2D"],
         "FmhaPrefillKernel": ["HGMMA.64x64x16.F32.BF16", "LDGSTS", "UTMALDG.2D"],
         "GroupedGemmKernel": ["HMMA.16816.F32.BF16"],
-        "GroupedGemmStreamKernel": ["HMMA.16816.F32.BF16", "UBLKCP"],
         "GroupedGemmLargeKernel": ["HGMMA.64x128x16", "HGMMA.64x64x16", "HGMMA.64x32x16", "UTMALDG.2D", "UBLKCP"],
     },
     "sm_100a": {
@@ -31,7 +30,6 @@ EXPECTED = {
         "Nvfp4GemmKernel": ["UTCOMMA", "UTCCP", "UTCBAR", "LDTM", "UBLKCP"],
         "Nvfp4GemmPairKernel": ["UTCOMMA", "UTCCP", "UTCBAR", "LDTM", "UBLKCP"],
         "GroupedGemmKernel": ["HMMA.16816.F32.BF16"],
-        "GroupedGemmStreamKernel": ["HMMA.16816.F32.BF16", "UBLKCP"],
     },
 }
 # An instruction's address, its predicate, its name.

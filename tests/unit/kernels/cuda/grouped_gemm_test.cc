@@ -304,7 +304,6 @@ TEST_P(GroupedGemmTiles, ServeExpertsAndFuseSwiglu) {
     p.tile_slot_range = d_ranges.get();
     p.num_tiles = d_tiles.get();
     p.max_tiles = tiles + 7;  // a launch bound, not a count
-    p.tiles_settled = clamped;
     const char* error = GroupedGemm(p, nullptr);
     ASSERT_EQ(error, nullptr) << error;
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
