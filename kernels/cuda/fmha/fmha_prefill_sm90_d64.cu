@@ -4,7 +4,7 @@ namespace tessera::cuda {
 
 cudaError_t LaunchFmhaPrefillSm90D64(const FmhaPrefillArgs& args, const FmhaPrefillMaps& maps,
                                      int32_t num_sms, cudaStream_t stream) {
-  return LaunchFmhaPrefillSm90<FmhaPrefillTraits<64, 3, false, FmhaTotals::kRegisters, FmhaTurns::kNone>>(
+  return LaunchFmhaPrefillSm90<FmhaPrefillTraits<64, 3, true, FmhaTotals::kShared, FmhaTurns::kNone>>(
       args, maps, num_sms, stream);
 }
 

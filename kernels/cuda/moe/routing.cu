@@ -176,7 +176,8 @@ __global__ void RouteKernel(const __grid_constant__ RouteParams p) {
 
 // Routes and sorts in one CTA: a warp a token, then a thread a pair. A pair's slot is the number of pairs that come before
 // it, a tile's number the number of tiles that begin before it.
-constexpr int32_t kFewPairs = 512;  // more take longer so than in two kernels
+// More take longer so than in two kernels (on an H200: 64 pairs 5 us against 7, 512 pairs 29 against 7).
+constexpr int32_t kFewPairs = 128;
 constexpr int32_t kFewThreads = 512;
 
 template <int kEach>

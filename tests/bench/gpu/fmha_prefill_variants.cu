@@ -25,7 +25,7 @@ constexpr Variant kVariants[] = {
     {128, "2 groups, Q held, totals shared, turns after scores",
      kLaunch<128, 2, true, kShared, kAfterScores>},
     {128, "3 groups, totals shared", kLaunch<128, 3, false, kShared, kNone>},
-    {64, "3 groups, Q held, totals shared", kLaunch<64, 3, true, kShared, kNone>},
+    {64, "3 groups, totals held", kLaunch<64, 3, false, kRegisters, kNone>},
     {64, "2 groups, Q held, totals held", kLaunch<64, 2, true, kRegisters, kNone>},
     {64, "2 groups, Q held, totals held, turns after scores", kLaunch<64, 2, true, kRegisters, kAfterScores>},
     {256, "2 groups, totals global", kLaunch<256, 2, false, kGlobal, kNone>},
