@@ -76,10 +76,10 @@ FmhaDecodeLauncher* FindE4m3Launcher(const FmhaDecodeParams& p) {
   }
 }
 
-// The kernel for the shape, which CheckShapes takes, on a device of compute capability `major`; null if it has none.
+// The kernel for the shape, which CheckShapes takes, on a device of compute capability `major`.
 FmhaDecodeLauncher* FindLauncher(const FmhaDecodeParams& p, int32_t major) {
   const bool hopper = major == 9;
-  if (p.kv_format == FmhaKvFormat::kE4m3) return hopper ? FindE4m3Launcher(p) : nullptr;
+  if (hopper && p.kv_format == FmhaKvFormat::kE4m3) return FindE4m3Launcher(p);
   if (IsMla(p)) return hopper ? LaunchFmhaDecodeSm90Mla : LaunchFmhaDecodeSm100Mla;
   switch (p.head_dim) {
     case 64:
@@ -162,7 +162,8 @@ const char* EncodeMaps(EncodeTiled encode, const FmhaDecodeParams& p, const RowG
   // A cache is a matrix of one row a (block, KV head, slot).
   const cuuint64_t rows = cuuint64_t(p.num_blocks) * p.num_kv_heads * p.block_size;
   const cuuint64_t k_sizes[2] = {cuuint64_t(p.head_dim), rows}, v_sizes[2] = {cuuint64_t(ValueDim(p)), rows};
-  const cuuint32_t box[2] = {64, cuuint32_t(std::min(p.block_size, kFmhaTileKeys))};
+  // Listed keys are gathered row by row.
+  const cuuint32_t box[2] = {64, p.key_slots ? 1 : cuuint32_t(std::min(p.block_size, kFmhaTileKeys))};
   const void* values = p.v_cache ? p.v_cache : p.k_cache;
   const int32_t value_row = p.v_cache ? ValueDim(p) : p.head_dim;
   if (!EncodeMap(encode, p.kv_format, p.k_cache, 2, k_sizes, p.head_dim, box, &maps->k) ||
@@ -193,8 +194,6 @@ const char* FmhaDecode(const FmhaDecodeParams& params, cudaStream_t stream) {
   const DeviceTraits& device = ThisDevice();
   if (device.major != 9 && device.major != 10) return "fmha decode: the device is neither sm_90 nor sm_100";
   FmhaDecodeLauncher* launch = FindLauncher(params, device.major);
-  if (params.key_slots && device.major != 9) return "fmha decode: on sm_100 there are no key_slots yet";
-  if (launch == nullptr) return "fmha decode: on sm_100 keys and values must be bf16 yet";
   static const EncodeTiled encode = FindEncoder();
   if (encode == nullptr) return "fmha decode: the driver has no cuTensorMapEncodeTiled";
   const RowGroups groups(params.q_len, params.num_query_heads / params.num_kv_heads, ValueDim(params));

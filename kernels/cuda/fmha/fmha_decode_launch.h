@@ -14,7 +14,8 @@ struct FmhaDecodeArgs;
 // How TMA sees the queries and the caches.
 struct FmhaTensorMaps {
   CUtensorMap q;  // [token][query head][dim], boxes of one KV head's heads, q_len tokens, 64 dimensions
-  CUtensorMap k;  // [block, KV head, slot][dim], boxes of min(block_size, kFmhaTileKeys) slots, 64 dimensions
+  CUtensorMap
+      k;  // [block, KV head, slot][dim], boxes of min(block_size, kFmhaTileKeys) slots (with key_slots: 1), 64 dimensions
   CUtensorMap v;
 };
 

@@ -14,7 +14,15 @@ cudaError_t LaunchFmhaDecodeSm100(const FmhaDecodeArgs& args, int32_t rows, cons
   const auto launch = [&]<class Traits>(Traits) {
     status = LaunchFmhaDecode<Traits, FmhaDecodeSm100Kernel<Traits>>(args, num_sms, stream, maps);
   };
-  ((rows == kRows ? launch(FmhaDecodeSm100Traits<kKeyDim, kValueDim, kRows>()) : void()), ...);
+  if (args.p.kv_format == FmhaKvFormat::kE4m3) {
+    ((rows == kRows ? launch(FmhaDecodeSm100Traits<kKeyDim, kValueDim, kRows, FmhaKvFormat::kE4m3>())
+                    : void()),
+     ...);
+  } else {
+    ((rows == kRows ? launch(FmhaDecodeSm100Traits<kKeyDim, kValueDim, kRows, FmhaKvFormat::kBf16>())
+                    : void()),
+     ...);
+  }
   return status;
 }
 

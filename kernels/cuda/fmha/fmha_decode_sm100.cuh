@@ -10,13 +10,16 @@
 // O^T). Scores are double-buffered in tensor memory: those of tile t + 1 are computed while tile t is weighed.
 //
 //   barrier   arrivals                  completes when
-//   full      1 + bytes   (TMA)         a slot holds its keys or values
+//   full      1 + bytes   (TMA)         a slot holds its keys or values; e4m3: 4 (converters)
 //   empty     1 (commit)                the products that read the slot are done
 //   q_full    1 + bytes   (TMA)         the item's queries are there
 //   q_empty   1 (commit)                the item's last scores are computed
 //   s_full    1 (commit)                a tile's scores are there
 //   p_full    4 (softmax warps)         a tile's weights are in shared memory; its scores were read; O was rescaled
 //   p_empty   1 (commit)                a tile's values are added; after an item's last tile, O is complete
+//
+// e4m3 keys and values come through loads of their own (load_full, load_empty), which four more warps convert to bf16, exactly,
+// into the slots.
 //
 // Scores and O need no "empty" barrier of their own: whoever waits for p_full of a tile knows that its scores, and the
 // output of the item before, were read.
@@ -27,6 +30,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/fmha/fmha_decode_sm100_convert.cuh"
 #include "kernels/cuda/fmha/fmha_decode_sm100_producer.cuh"
 #include "kernels/cuda/fmha/fmha_decode_sm100_products.cuh"
 #include "kernels/cuda/fmha/fmha_decode_sm100_softmax.cuh"
@@ -68,8 +72,12 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kCtasPerSm)
     ptx::PrefetchTensorMap(&maps.k);
     ptx::PrefetchTensorMap(&maps.v);
     for (int32_t slot = 0; slot < Traits::kSlots; ++slot) {
-      ptx::MbarrierInit(&shared.full[slot], 1);
+      ptx::MbarrierInit(&shared.full[slot], Traits::kIsE4m3 ? Traits::kConvertWarps : 1);
       ptx::MbarrierInit(&shared.empty[slot], 1);
+      if constexpr (Traits::kIsE4m3) {
+        ptx::MbarrierInit(&shared.load_full[slot], 1);
+        ptx::MbarrierInit(&shared.load_empty[slot], Traits::kConvertWarps);
+      }
     }
     ptx::MbarrierInit(shared.q_full, 1);
     ptx::MbarrierInit(shared.q_empty, 1);
@@ -77,7 +85,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kCtasPerSm)
     ptx::MbarrierInit(&shared.s_full[1], 1);
     ptx::MbarrierInit(shared.p_full, Traits::kSoftmaxWarps);
     ptx::MbarrierInit(shared.p_empty, 1);
-    shared.items.Init(Traits::kSoftmaxWarps + 1);
+    shared.items.Init(Traits::kSoftmaxWarps + 1 + Traits::kConvertWarps);
     ptx::FenceBarrierInit();
   }
   if (warp == 0) ScanSplits(args, shared.sequences, lane);
@@ -94,8 +102,10 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kCtasPerSm)
     ProduceTilesSm100<Traits>(args, maps, shared, lane);
   } else if (warp == kIssuerWarp) {
     MultiplyTiles<Traits>(args, shared, tmem, lane);
-  } else {
-    AttendTiles<Traits>(args, shared, tmem, warp, lane);
+  } else if (warp < Traits::kSoftmaxWarps) {
+    AttendTiles<Traits>(args, shared, tmem, warp);
+  } else if constexpr (Traits::kIsE4m3) {
+    ConvertTiles<Traits>(shared, threadIdx.x - 32 * (kIssuerWarp + 1));
   }
   ptx::Tcgen05FenceBeforeThreadSync();
   __syncthreads();

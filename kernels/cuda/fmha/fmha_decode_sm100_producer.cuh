@@ -19,21 +19,29 @@ __device__ void ProduceTilesSm100(const FmhaDecodeArgs& args, const FmhaTensorMa
   const int32_t rows_per_box = min(block_size, kFmhaTileKeys);
   const int32_t kv_heads = args.p.num_kv_heads / args.kv_head_repeat;
   const int32_t end_of_cache = args.p.num_blocks * kv_heads * block_size;
-  // Lane b loads box b of a slot: rows (b / kSlotBoxes), columns (b % kSlotBoxes).
+  // Lane b loads box b of a slot: rows (b / kSlotBoxes), columns (b % kSlotBoxes). Of listed keys it loads four.
   const int32_t row_box = lane / Traits::kSlotBoxes, column_box = lane % Traits::kSlotBoxes;
   const bool has_row_box = row_box < Traits::kTileKeys / rows_per_box;
+  const bool listed = args.p.key_slots != nullptr;
   RingCursor<Traits::kSlots> ring;
-  const auto load = [&](const CUtensorMap* map, int32_t columns, int32_t row) {
+  // `rows`: this lane's row of the cache, or its four.
+  const auto load = [&](const CUtensorMap* map, int32_t columns, const int4& rows) {
     for (int32_t column = 0; column < columns; column += Traits::kSlotColumns) {
       const int32_t boxes = min(Traits::kSlotBoxes, (columns - column) / 64);
-      ptx::MbarrierWait(&shared.empty[ring.slot], ring.phase ^ 1);
-      if (lane == 0) ptx::MbarrierArriveExpectTx(&shared.full[ring.slot], boxes * Traits::kBoxBytes);
+      uint64_t* full = &shared.load_full[ring.slot];
+      ptx::MbarrierWait(&shared.load_empty[ring.slot], ring.phase ^ 1);
+      if (lane == 0) ptx::MbarrierArriveExpectTx(full, boxes * Traits::kLoadBoxBytes);
       __syncwarp();
-      if (has_row_box && column_box < boxes) {
-        uint8_t* target = shared.slots + ring.slot * Traits::kSlotBytes + column_box * Traits::kBoxBytes +
-                          row_box * rows_per_box * 128;
-        ptx::CpAsyncBulkTensor2d(target, map, column + column_box * 64, row, &shared.full[ring.slot],
-                                 ptx::kEvictFirst);
+      uint8_t* slot = shared.loads + ring.slot * Traits::kLoadBytes;
+      if (listed) {
+        for (int32_t box = 0; box < boxes; ++box) {
+          ptx::CpAsyncBulkTensorGather4(slot + box * Traits::kLoadBoxBytes + lane * 4 * Traits::kLoadRowBytes,
+                                        map, column + box * 64, rows, full, ptx::kEvictFirst);
+        }
+      } else if (has_row_box && column_box < boxes) {
+        ptx::CpAsyncBulkTensor2d(
+            slot + column_box * Traits::kLoadBoxBytes + row_box * rows_per_box * Traits::kLoadRowBytes, map,
+            column + column_box * 64, rows.x, full, ptx::kEvictFirst);
       }
       ring.Next();
     }
@@ -54,26 +62,44 @@ __device__ void ProduceTilesSm100(const FmhaDecodeArgs& args, const FmhaTensorMa
     }
     item_phase ^= 1;
     __syncwarp();
-    BlockTableWindow table(args, item, lane);
-    // This lane's row of the cache. Boxes past the item's end lie outside the tensor: TMA fills them with zeros and reads
-    // nothing.
-    const auto find_row = [&](int32_t key) {
-      table.Cover(key / block_size, min(key + Traits::kTileKeys - 1, item.end - 1) / block_size);
-      const int32_t box_key = key + row_box * rows_per_box;
-      const int32_t block = table.Get(box_key / block_size);
-      if (box_key >= item.end) return end_of_cache;
-      return (block * kv_heads + item.kv_head / args.kv_head_repeat) * block_size + box_key % block_size;
-    };
-    int32_t row = find_row(item.begin);
-    load(&maps.k, Traits::kKeyDim, row);
-    for (int32_t key = item.begin; key < item.end; key += Traits::kTileKeys) {
-      int32_t next_row = 0;
-      if (key + Traits::kTileKeys < item.end) {
-        next_row = find_row(key + Traits::kTileKeys);
-        load(&maps.k, Traits::kKeyDim, next_row);
+    const auto stream = [&](auto find_rows) {
+      int4 rows = find_rows(item.begin);
+      load(&maps.k, Traits::kKeyDim, rows);
+      for (int32_t key = item.begin; key < item.end; key += Traits::kTileKeys) {
+        int4 next_rows = rows;
+        if (key + Traits::kTileKeys < item.end) {
+          next_rows = find_rows(key + Traits::kTileKeys);
+          load(&maps.k, Traits::kKeyDim, next_rows);
+        }
+        load(&maps.v, Traits::kValueDim, rows);
+        rows = next_rows;
       }
-      load(&maps.v, Traits::kValueDim, row);
-      row = next_row;
+    };
+    // This lane's rows of the cache. Boxes past the item's end, and keys that a list leaves out, lie outside the tensor:
+    // TMA fills them with zeros and reads nothing.
+    const int32_t kv_head = item.kv_head / args.kv_head_repeat;
+    const auto row_of = [&](int32_t block, int32_t offset) {
+      return (block * kv_heads + kv_head) * block_size + offset;
+    };
+    if (listed) {
+      stream([&](int32_t key) {
+        int32_t rows[4];
+#pragma unroll
+        for (int32_t i = 0; i < 4; ++i) {
+          const int32_t entry = key + lane * 4 + i;
+          const int32_t slot = entry < item.end ? ListedSlot(args, item.sequence, entry) : -1;
+          rows[i] = slot < 0 ? end_of_cache : row_of(slot / block_size, slot % block_size);
+        }
+        return make_int4(rows[0], rows[1], rows[2], rows[3]);
+      });
+    } else {
+      BlockTableWindow table(args, item, lane);
+      stream([&](int32_t key) {
+        table.Cover(key / block_size, min(key + Traits::kTileKeys - 1, item.end - 1) / block_size);
+        const int32_t box_key = key + row_box * rows_per_box;
+        const int32_t block = table.Get(box_key / block_size);
+        return make_int4(box_key < item.end ? row_of(block, box_key % block_size) : end_of_cache, 0, 0, 0);
+      });
     }
   }
   items.Finish();

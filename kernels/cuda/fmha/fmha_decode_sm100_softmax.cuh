@@ -30,8 +30,8 @@ template <class Traits>
 class FmhaSoftmax {
  public:
   __device__ FmhaSoftmax(const FmhaDecodeArgs& args, const FmhaSm100Shared<Traits>& shared, uint32_t tmem,
-                         int32_t warp, int32_t lane)
-      : args_(args), shared_(shared), tmem_(ptx::TmemLane(tmem, warp * 32)), warp_(warp), lane_(lane) {
+                         int32_t warp)
+      : args_(args), shared_(shared), tmem_(ptx::TmemLane(tmem, warp * 32)), warp_(warp) {
     if (Thread() < Traits::kRows) {
       const int32_t group = args.p.num_query_heads / args.p.num_kv_heads;
       shared.maximum[Thread()] = -INFINITY;
@@ -45,8 +45,9 @@ class FmhaSoftmax {
     for (float& sum : sums_) sum = 0.0f;
   }
 
-  // Weighs tile `tile` (of all items), whose first key is `key`.
+  // Weighs tile `tile` (of all items), whose first key is `key`, of an item.
   __device__ void WeighTile(const FmhaItem& item, int32_t key, uint32_t tile) {
+    if (args_.p.key_slots != nullptr) NoteListedKey(item, key + Thread());
     ptx::MbarrierWait(&shared_.s_full[tile % 2], tile / 2 % 2);
     ptx::Tcgen05FenceAfterThreadSync();
     float scores[Traits::kRows];
@@ -57,7 +58,7 @@ class FmhaSoftmax {
     });
     // Keys of this item that every query token sees need no mask.
     const int32_t length = item.splits.end;
-    if (key + Traits::kTileKeys > min(item.end, length - args_.p.q_len + 1) ||
+    if (args_.p.key_slots != nullptr || key + Traits::kTileKeys > min(item.end, length - args_.p.q_len + 1) ||
         (args_.p.sliding_window > 0 && key < length - args_.p.sliding_window)) {
       MaskScores(item, key + Thread(), scores);
     }
@@ -77,7 +78,7 @@ class FmhaSoftmax {
     ptx::FenceProxyAsyncShared();
     ptx::Tcgen05FenceBeforeThreadSync();
     __syncwarp();
-    if (lane_ == 0) ptx::MbarrierArrive(shared_.p_full);
+    if (Lane() == 0) ptx::MbarrierArrive(shared_.p_full);
   }
 
   // Finishes an item whose last tile was `tile`. What the next item writes to the statistics it writes after a barrier of
@@ -88,7 +89,7 @@ class FmhaSoftmax {
       float sum = sums_[row];
 #pragma unroll
       for (int32_t distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(~0u, sum, distance);
-      if (lane_ == 0) shared_.by_warp[warp_ * Traits::kRows + row] = sum;
+      if (Lane() == 0) shared_.by_warp[warp_ * Traits::kRows + row] = sum;
     }
     Sync();
     const bool whole = item.splits.count == 1;
@@ -100,7 +101,8 @@ class FmhaSoftmax {
       const int32_t group = args_.p.num_query_heads / args_.p.num_kv_heads;
       const float maximum = shared_.maximum[row];
       if (whole) {
-        shared_.factor[row] = FmhaInverseSum(args_.p.sinks, item.kv_head * group + row % group, maximum, sum);
+        shared_.factor[row] =
+            args_.p.v_scale * FmhaInverseSum(args_.p.sinks, item.kv_head * group + row % group, maximum, sum);
       } else {
         args_.split_stats[first_part + row] = make_float2(maximum, sum);
       }
@@ -122,20 +124,30 @@ class FmhaSoftmax {
       ForEachOutput(
           [&](int32_t row, int32_t dim, float value) { out[row * Traits::kValueDim + dim] = value; });
       PublishSplit<Traits::kValueDim, Traits::kRows, Traits::kSoftmaxWarps>(args_, item, shared_.flag, warp_,
-                                                                            lane_);
+                                                                            Lane());
     }
   }
 
  private:
   static constexpr int kThreads = 32 * Traits::kSoftmaxWarps;
 
-  __device__ int32_t Thread() const { return warp_ * 32 + lane_; }
+  // Of the four warps, which are the CTA's first. Not members: registers are dear.
+  static __device__ int32_t Thread() { return threadIdx.x; }
+  static __device__ int32_t Lane() { return threadIdx.x % 32; }
   __device__ void Sync() const { ptx::NamedBarrierSync(1, kThreads); }
 
-  // This thread's key is not for every query row, or past the item's end.
+  // Keeps which key this thread has, its place in the list, or one that no query row sees. Before the scores are loaded, and
+  // in shared memory: with them registers are dear.
+  __device__ __forceinline__ void NoteListedKey(const FmhaItem& item, int32_t key) const {
+    const bool exists = key < item.end && ListedSlot(args_, item.sequence, key) >= 0;
+    shared_.listed_key[Thread()] = exists ? key : item.splits.end;
+  }
+
+  // This thread's key is not for every query row, or for none: past the item's end, or an empty place of a list.
   __device__ __forceinline__ void MaskScores(const FmhaItem& item, int32_t key,
                                              float (&scores)[Traits::kRows]) const {
     const int32_t length = item.splits.end;
+    if (args_.p.key_slots != nullptr) key = shared_.listed_key[Thread()];
     if (key >= item.end) key = length;
     const int32_t group = args_.p.num_query_heads / args_.p.num_kv_heads;
     const int32_t window = args_.p.sliding_window > 0 ? args_.p.sliding_window : length;
@@ -160,7 +172,7 @@ class FmhaSoftmax {
       for (int32_t distance = 16; distance > 0; distance /= 2) {
         maximum = fmaxf(maximum, __shfl_xor_sync(~0u, maximum, distance));
       }
-      if (lane_ == 0) shared_.by_warp[warp_ * Traits::kRows + row] = maximum;
+      if (Lane() == 0) shared_.by_warp[warp_ * Traits::kRows + row] = maximum;
     }
     Sync();
     if (const int32_t row = Thread(); row < Traits::kRows) {
@@ -238,23 +250,27 @@ class FmhaSoftmax {
   const FmhaDecodeArgs& args_;
   const FmhaSm100Shared<Traits>& shared_;
   uint32_t tmem_;
-  int32_t warp_, lane_;
+  int32_t warp_;
   float sums_[Traits::kRows];  // of this thread's keys
 };
 
 // The role of warps 0 to 3.
 template <class Traits>
 __device__ void AttendTiles(const FmhaDecodeArgs& args, const FmhaSm100Shared<Traits>& shared, uint32_t tmem,
-                            int32_t warp, int32_t lane) {
-  FmhaSoftmax<Traits> softmax(args, shared, tmem, warp, lane);
-  RingCursor<kFmhaItemQueue> queue;
+                            int32_t warp) {
+  FmhaSoftmax<Traits> softmax(args, shared, tmem, warp);
   uint32_t tile = 0;  // of all items
-  while (const FmhaItem* item = shared.items.Wait(queue)) {
+  // The place in the queue is found from one count: registers are dear.
+  for (uint32_t taken = 0;; ++taken) {
+    RingCursor<kFmhaItemQueue> queue = {static_cast<int32_t>(taken % kFmhaItemQueue),
+                                        taken / kFmhaItemQueue % 2};
+    const FmhaItem* item = shared.items.Wait(queue);
+    if (item == nullptr) break;
     softmax.Begin();
     for (int32_t key = item->begin; key < item->end; key += Traits::kTileKeys)
       softmax.WeighTile(*item, key, tile++);
     softmax.WriteItem(*item, tile - 1);
-    shared.items.Release(queue, lane);
+    shared.items.Release(queue, threadIdx.x % 32);
   }
 }
 

@@ -42,6 +42,18 @@ __device__ __forceinline__ void CpAsyncBulkTensor3d(void* shared, const CUtensor
       : "memory");
 }
 
+// Four rows of a two-dimensional tensor whose boxes have one row, from `column` on, one after the other; sm_100.
+__device__ __forceinline__ void CpAsyncBulkTensorGather4(void* shared, const CUtensorMap* map, int32_t column,
+                                                         const int4& rows, uint64_t* barrier,
+                                                         uint64_t cache_policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%2, %3, %4, %5, %6}], [%7], %8;" ::"r"(SharedAddress(shared)),
+      "l"(map), "r"(column), "r"(rows.x), "r"(rows.y), "r"(rows.z), "r"(rows.w), "r"(SharedAddress(barrier)),
+      "l"(cache_policy)
+      : "memory");
+}
+
 // Copies `bytes` contiguous bytes (a multiple of 16, both ends 16-byte aligned) to shared memory; they complete on
 // `barrier`.
 __device__ __forceinline__ void CpAsyncBulk(void* shared, const void* global, uint32_t bytes,
