@@ -7,11 +7,20 @@
 
 namespace tessera::cuda {
 
-// Describes a dense bf16 matrix to TMA (CUDA driver API, "Tensor Map Object Management"): boxes of `box_rows` rows and 64
-// columns, 128 bytes, with the 128-byte swizzle; what lies outside reads as zero. `data` is device memory, 16-byte
-// aligned, `columns` a multiple of 8. Returns null or what is wrong.
-const char* EncodeBf16Matrix(const void* data, int64_t rows, int32_t columns, int32_t box_rows,
-                             CUtensorMap* map);
+// A dense tensor as TMA is to see it (CUDA driver API, "Tensor Map Object Management"), dimensions from the innermost on.
+// Boxes have 64 elements in a row and are swizzled by that row: 128 bytes of bf16, 64 of bytes. What lies outside reads as
+// zero.
+struct TmaTensor {
+  const void* data = nullptr;  // device memory, 16-byte aligned
+  int32_t element_bytes = 2;   // 2: bf16; 1: bytes
+  int32_t rank = 2;            // 2 or 3
+  uint64_t sizes[3] = {};      // that are seen
+  uint64_t row = 0;            // elements from one row to the next, whose bytes are a multiple of 16
+  uint32_t box[2] = {1, 1};    // of the second and the third dimension
+};
+
+// Returns null or what is wrong.
+const char* EncodeTensorMap(const TmaTensor& tensor, CUtensorMap* map);
 
 }  // namespace tessera::cuda
 

@@ -7,6 +7,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/fmha/fmha_decode_common.cuh"
 #include "kernels/cuda/fmha/fmha_decode_launch.h"
+#include "kernels/cuda/tensor_map.h"
 
 namespace tessera::cuda {
 namespace {
@@ -130,55 +131,33 @@ const char* CheckShapes(const FmhaDecodeParams& p) {
   return nullptr;
 }
 
-using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
-
-EncodeTiled FindEncoder() {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found;
-  if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault,
-                                       &found) != cudaSuccess ||
-      found != cudaDriverEntryPointSuccess) {
-    return nullptr;
-  }
-  return reinterpret_cast<EncodeTiled>(function);
-}
-
-// A dense tensor of `rank` dimensions, the innermost first, as TMA sees it: swizzled by the 64 elements that a row of a box
-// has. `row` is the length of a row in memory, of which the first sizes[0] elements are seen.
-bool EncodeMap(EncodeTiled encode, FmhaKvFormat format, const void* data, int32_t rank,
-               const cuuint64_t* sizes, int32_t row, const cuuint32_t* box, CUtensorMap* map) {
-  const bool bytes = format == FmhaKvFormat::kE4m3;
-  const cuuint64_t row_bytes = cuuint64_t(row) * (bytes ? 1 : 2);
-  const cuuint64_t strides[2] = {row_bytes, row_bytes * sizes[1]};
-  const cuuint32_t steps[3] = {1, 1, 1};
-  return encode(map, bytes ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, rank,
-                const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                bytes ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
-                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
-const char* EncodeMaps(EncodeTiled encode, const FmhaDecodeParams& p, const RowGroups& groups,
-                       FmhaTensorMaps* maps) {
+const char* EncodeMaps(const FmhaDecodeParams& p, const RowGroups& groups, FmhaTensorMaps* maps) {
   // A cache is a matrix of one row a (block, KV head, slot).
-  const cuuint64_t rows = cuuint64_t(p.num_blocks) * p.num_kv_heads * p.block_size;
-  const cuuint64_t k_sizes[2] = {cuuint64_t(p.head_dim), rows}, v_sizes[2] = {cuuint64_t(ValueDim(p)), rows};
+  TmaTensor keys;
+  keys.data = p.k_cache;
+  keys.element_bytes = p.kv_format == FmhaKvFormat::kE4m3 ? 1 : 2;
+  keys.sizes[0] = keys.row = p.head_dim;
+  keys.sizes[1] = uint64_t(p.num_blocks) * p.num_kv_heads * p.block_size;
   // Listed keys are gathered row by row.
-  const cuuint32_t box[2] = {64, p.key_slots ? 1 : cuuint32_t(std::min(p.block_size, kFmhaTileKeys))};
-  const void* values = p.v_cache ? p.v_cache : p.k_cache;
-  const int32_t value_row = p.v_cache ? ValueDim(p) : p.head_dim;
-  if (!EncodeMap(encode, p.kv_format, p.k_cache, 2, k_sizes, p.head_dim, box, &maps->k) ||
-      !EncodeMap(encode, p.kv_format, values, 2, v_sizes, value_row, box, &maps->v)) {
-    return "fmha decode: the caches cannot be described to TMA (16-byte aligned device memory is needed)";
+  keys.box[0] = p.key_slots ? 1 : std::min(p.block_size, kFmhaTileKeys);
+  TmaTensor values = keys;
+  values.sizes[0] = ValueDim(p);
+  if (p.v_cache != nullptr) {
+    values.data = p.v_cache;
+    values.row = ValueDim(p);
   }
+  TmaTensor queries;
+  queries.data = p.q;
+  queries.rank = 3;
+  queries.sizes[0] = queries.row = p.head_dim;
+  queries.sizes[1] = p.num_query_heads;
   // How many tokens q holds is not known where sequences say which are theirs; none lies past their words.
-  constexpr cuuint64_t kManyTokens = 1 << 24;
-  const cuuint64_t tokens = p.first_tokens ? kManyTokens : cuuint64_t(p.num_sequences) * p.q_len;
-  const cuuint64_t q_sizes[3] = {cuuint64_t(p.head_dim), cuuint64_t(p.num_query_heads), tokens};
-  const cuuint32_t q_box[3] = {64, cuuint32_t(groups.rows / p.q_len), cuuint32_t(p.q_len)};
-  if (!EncodeMap(encode, FmhaKvFormat::kBf16, p.q, 3, q_sizes, p.head_dim, q_box, &maps->q)) {
-    return "fmha decode: the queries cannot be described to TMA (16-byte aligned device memory is needed)";
-  }
-  return nullptr;
+  queries.sizes[2] = p.first_tokens ? 1 << 24 : uint64_t(p.num_sequences) * p.q_len;
+  queries.box[0] = groups.rows / p.q_len;
+  queries.box[1] = p.q_len;
+  if (const char* error = EncodeTensorMap(keys, &maps->k)) return error;
+  if (const char* error = EncodeTensorMap(values, &maps->v)) return error;
+  return EncodeTensorMap(queries, &maps->q);
 }
 
 }  // namespace
@@ -194,11 +173,9 @@ const char* FmhaDecode(const FmhaDecodeParams& params, cudaStream_t stream) {
   const DeviceTraits& device = ThisDevice();
   if (device.major != 9 && device.major != 10) return "fmha decode: the device is neither sm_90 nor sm_100";
   FmhaDecodeLauncher* launch = FindLauncher(params, device.major);
-  static const EncodeTiled encode = FindEncoder();
-  if (encode == nullptr) return "fmha decode: the driver has no cuTensorMapEncodeTiled";
   const RowGroups groups(params.q_len, params.num_query_heads / params.num_kv_heads, ValueDim(params));
   FmhaTensorMaps maps;
-  if (const char* error = EncodeMaps(encode, params, groups, &maps)) return error;
+  if (const char* error = EncodeMaps(params, groups, &maps)) return error;
   FmhaDecodeArgs args;
   args.p = params;
   args.p.num_kv_heads *= groups.repeat;

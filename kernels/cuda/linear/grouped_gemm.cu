@@ -104,8 +104,13 @@ const char* GroupedGemm(const GroupedGemmParams& params, cudaStream_t stream) {
   g.tiles_per_cta = TilesPerCta(g, params.tile_slots);
   cudaError_t status;
   if (params.x_order == ActivationOrder::kSteps) {
+    TmaTensor x;
+    x.data = params.x;
+    x.sizes[0] = x.row = w.k;
+    x.sizes[1] = params.num_slots;
+    x.box[0] = 32;
     CUtensorMap x_map;
-    if (const char* error = EncodeBf16Matrix(params.x, params.num_slots, w.k, 32, &x_map)) return error;
+    if (const char* error = EncodeTensorMap(x, &x_map)) return error;
     status = LaunchGroupedGemmLargeSm90(params, g, tiles, x_map, stream);
   } else {
     const auto launch = w.format == WeightFormat::kNvfp4 ? LaunchGroupedGemmNvfp4 : LaunchGroupedGemmBf16;
