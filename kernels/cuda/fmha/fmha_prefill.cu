@@ -8,6 +8,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/fmha/fmha_prefill_items.cuh"
 #include "kernels/cuda/fmha/fmha_prefill_launch.h"
+#include "kernels/cuda/tensor_map.h"
 
 namespace tessera::cuda {
 namespace {
@@ -56,46 +57,20 @@ const char* CheckShapes(const FmhaPrefillParams& p) {
   return nullptr;
 }
 
-using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
-
-EncodeTiled FindEncoder() {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found;
-  if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault,
-                                       &found) != cudaSuccess ||
-      found != cudaDriverEntryPointSuccess) {
-    return nullptr;
-  }
-  return reinterpret_cast<EncodeTiled>(function);
+const char* EncodeCache(const FmhaPrefillParams& p, const void* cache, CUtensorMap* map) {
+  TmaTensor rows;
+  rows.data = cache;
+  rows.sizes[0] = rows.row = p.head_dim;
+  rows.sizes[1] = uint64_t(p.num_blocks) * p.num_kv_heads * p.block_size;
+  rows.box[0] = std::min(p.block_size, kFmhaTileKeys);
+  return EncodeTensorMap(rows, map);
 }
 
-bool EncodeCache(EncodeTiled encode, const FmhaPrefillParams& p, const void* cache, CUtensorMap* map) {
-  const cuuint64_t rows = cuuint64_t(p.num_blocks) * p.num_kv_heads * p.block_size;
-  const cuuint64_t sizes[2] = {cuuint64_t(p.head_dim), rows}, stride = cuuint64_t(p.head_dim) * 2;
-  const cuuint32_t box[2] = {64, cuuint32_t(std::min(p.block_size, kFmhaTileKeys))}, steps[2] = {1, 1};
-  return encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(cache), sizes, &stride, box,
-                steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
-}  // namespace
-
-bool HasFmhaPrefill(int32_t head_dim) { return ThisDevice().major == 9 && FindLauncher(head_dim) != nullptr; }
-
-size_t FmhaPrefillWorkspaceBytes(int32_t head_dim) {
-  return kCounterBytes +
-         (head_dim == 256 ? size_t(ThisDevice().sms) * kTotalsRows * head_dim * sizeof(float) : 0);
-}
-
-const char* PrepareFmhaPrefill(const FmhaPrefillParams& params, FmhaPrefillArgs* args,
-                               FmhaPrefillMaps* maps) {
+// Checks the shapes and fills in the arguments of a launch. Returns as FmhaPrefill does.
+const char* Prepare(const FmhaPrefillParams& params, FmhaPrefillArgs* args, FmhaPrefillMaps* maps) {
   if (const char* error = CheckShapes(params)) return error;
-  static const EncodeTiled encode = FindEncoder();
-  if (encode == nullptr) return "fmha prefill: the driver has no cuTensorMapEncodeTiled";
-  if (!EncodeCache(encode, params, params.k_cache, &maps->k) ||
-      !EncodeCache(encode, params, params.v_cache, &maps->v)) {
-    return "fmha prefill: the caches cannot be described to TMA (16-byte aligned device memory is needed)";
-  }
+  if (const char* error = EncodeCache(params, params.k_cache, &maps->k)) return error;
+  if (const char* error = EncodeCache(params, params.v_cache, &maps->v)) return error;
   args->p = params;
   args->group = params.num_query_heads / params.num_kv_heads;
   args->block_shift = std::countr_zero(static_cast<uint32_t>(params.block_size));
@@ -109,10 +84,19 @@ const char* PrepareFmhaPrefill(const FmhaPrefillParams& params, FmhaPrefillArgs*
   return nullptr;
 }
 
+}  // namespace
+
+bool HasFmhaPrefill(int32_t head_dim) { return ThisDevice().major == 9 && FindLauncher(head_dim) != nullptr; }
+
+size_t FmhaPrefillWorkspaceBytes(int32_t head_dim) {
+  return kCounterBytes +
+         (head_dim == 256 ? size_t(ThisDevice().sms) * kTotalsRows * head_dim * sizeof(float) : 0);
+}
+
 const char* FmhaPrefill(const FmhaPrefillParams& params, cudaStream_t stream) {
   FmhaPrefillArgs args;
   FmhaPrefillMaps maps;
-  if (const char* error = PrepareFmhaPrefill(params, &args, &maps)) return error;
+  if (const char* error = Prepare(params, &args, &maps)) return error;
   const DeviceTraits& device = ThisDevice();
   if (device.major != 9) return "fmha prefill: the device is not sm_90";
   const cudaError_t status = FindLauncher(params.head_dim)(args, maps, device.sms, stream);

@@ -18,9 +18,6 @@ struct FmhaPrefillMaps {
   CUtensorMap k, v;
 };
 
-// Checks the shapes and fills in the arguments of a launch. Returns as FmhaPrefill does.
-const char* PrepareFmhaPrefill(const FmhaPrefillParams& params, FmhaPrefillArgs* args, FmhaPrefillMaps* maps);
-
 using FmhaPrefillLauncher = cudaError_t(const FmhaPrefillArgs& args, const FmhaPrefillMaps& maps,
                                         int32_t num_sms, cudaStream_t stream);
 FmhaPrefillLauncher LaunchFmhaPrefillSm90D64, LaunchFmhaPrefillSm90D128, LaunchFmhaPrefillSm90D256;

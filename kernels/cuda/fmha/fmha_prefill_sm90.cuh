@@ -4,7 +4,7 @@
 // the longest first. One producer warp feeds a ring of shared-memory slots through TMA, keys and values of 64 positions by
 // turns; others copy the queries of the item after. Every consumer warp group multiplies its own rows with the same
 // slots: S = Q K^T into registers, softmax, O += P V with P from registers. The scores of the next tile and the product
-// with the values of this one are both under way while the softmax runs, and two warp groups take turns to start theirs.
+// with the values of this one are started together. (Warp groups that take turns to start theirs were no faster.)
 //
 // Sums and their order are those of FmhaDecode: see fmha_numerics.cuh.
 #ifndef TESSERA_KERNELS_CUDA_FMHA_FMHA_PREFILL_SM90_CUH_
@@ -26,12 +26,7 @@
 
 namespace tessera::cuda {
 
-// When a warp group lets the other one start its products: at once after its own, or when its own scores are there, so that
-// the other's products run during its softmax.
-enum class FmhaTurns { kNone, kAfterStart, kAfterScores };
-
-template <int kHeadDimension, int kNumWarpGroups, bool kQueriesHeld, FmhaTotals kTotalsWhere,
-          FmhaTurns kTurnsTaken>
+template <int kHeadDimension, int kNumWarpGroups, bool kQueriesHeld, FmhaTotals kTotalsWhere>
 struct FmhaPrefillTraits {
   static constexpr int kHeadDim = kHeadDimension;
   static constexpr int kWarpGroups = kNumWarpGroups;  // consumers
@@ -40,15 +35,12 @@ struct FmhaPrefillTraits {
   static constexpr int kRows = 64 * kWarpGroups;
   static constexpr bool kQueriesInRegisters = kQueriesHeld;
   static constexpr FmhaTotals kTotals = kTotalsWhere;
-  static constexpr FmhaTurns kTurns = kTurnsTaken;
-  static constexpr bool kTakesTurns = kTurns != FmhaTurns::kNone;
   static constexpr int kProducerRegisters = 56;
   static constexpr int kConsumerRegisters = kWarpGroups == 2 ? 224 : 152;
   static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;  // of each thread until they are moved
   static_assert(kWarpGroups == 2 || kWarpGroups == 3);
   static_assert(kProducerRegisters + kWarpGroups * kConsumerRegisters <= (kWarpGroups + 1) * kLaunchRegisters,
                 "taking more registers than were given back would wait for ever");
-  static_assert(!kTakesTurns || kWarpGroups == 2, "two take turns");
 
   static constexpr int kBoxColumns = 64;  // 128 bytes, the width of the swizzle
   static constexpr int kBoxes = kHeadDim / kBoxColumns;
@@ -289,7 +281,6 @@ __device__ __forceinline__ void FmhaPackWeights(const float (&s)[8][4], uint32_t
 template <class Traits>
 __device__ void FmhaPrefillConsume(const FmhaPrefillArgs& args, const FmhaPrefillShared<Traits>& shared,
                                    int32_t warp, int32_t lane) {
-  constexpr uint32_t kTurnBarrier = 2;  // the first warp group's; the second's is the next
   const int32_t group = warp / 4;
   const uint32_t slots = ptx::SharedAddress(shared.slots);
   FmhaRing<FmhaPrefillQueue::kSlots> queue;
@@ -312,7 +303,6 @@ __device__ void FmhaPrefillConsume(const FmhaPrefillArgs& args, const FmhaPrefil
     if (lane == 0) ptx::MbarrierArrive(&shared.empty[ring.slot]);
     ring.Advance(2);
   };
-  if (Traits::kTakesTurns && group == 1) ptx::NamedBarrierArrive(kTurnBarrier, 256);
   while (true) {
     const FmhaPrefillItem& item = shared.queue.Take(queue);
     if (item.IsNone()) break;
@@ -341,16 +331,13 @@ __device__ void FmhaPrefillConsume(const FmhaPrefillArgs& args, const FmhaPrefil
 
     for (int32_t key = begin + kFmhaTileKeys; key < end; key += kFmhaTileKeys) {
       ptx::MbarrierWait(&shared.full[keys.slot], keys.phase);
-      if (Traits::kTakesTurns) ptx::NamedBarrierSync(kTurnBarrier + group, 256);
       ptx::WgmmaFence();
       queries.Score(slots + keys.slot * Traits::kSlotBytes, s);
       ptx::MbarrierWait(&shared.full[values.slot], values.phase);
       ptx::WgmmaFence();
       FmhaPrefillAddValues<Traits>(slots + values.slot * Traits::kSlotBytes, weights, out);
-      if (Traits::kTurns == FmhaTurns::kAfterStart) ptx::NamedBarrierArrive(kTurnBarrier + (group ^ 1), 256);
       ptx::WgmmaWaitGroup<1>();
       ptx::WgmmaPin(s);
-      if (Traits::kTurns == FmhaTurns::kAfterScores) ptx::NamedBarrierArrive(kTurnBarrier + (group ^ 1), 256);
       release(keys);
       FmhaMaskTile(args, rows, key, lane, s);
       const FmhaPrefillStep step = FmhaPrefillSoftmax(args.scale_log2, key, rows, s);

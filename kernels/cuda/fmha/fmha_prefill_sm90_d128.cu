@@ -4,8 +4,8 @@ namespace tessera::cuda {
 
 cudaError_t LaunchFmhaPrefillSm90D128(const FmhaPrefillArgs& args, const FmhaPrefillMaps& maps,
                                       int32_t num_sms, cudaStream_t stream) {
-  return LaunchFmhaPrefillSm90<FmhaPrefillTraits<128, 2, false, FmhaTotals::kRegisters, FmhaTurns::kNone>>(
-      args, maps, num_sms, stream);
+  return LaunchFmhaPrefillSm90<FmhaPrefillTraits<128, 2, false, FmhaTotals::kRegisters>>(args, maps, num_sms,
+                                                                                         stream);
 }
 
 }  // namespace tessera::cuda

@@ -4,8 +4,8 @@ namespace tessera::cuda {
 
 cudaError_t LaunchFmhaPrefillSm90D256(const FmhaPrefillArgs& args, const FmhaPrefillMaps& maps,
                                       int32_t num_sms, cudaStream_t stream) {
-  return LaunchFmhaPrefillSm90<FmhaPrefillTraits<256, 2, false, FmhaTotals::kGlobal, FmhaTurns::kAfterStart>>(
-      args, maps, num_sms, stream);
+  return LaunchFmhaPrefillSm90<FmhaPrefillTraits<256, 2, false, FmhaTotals::kGlobal>>(args, maps, num_sms,
+                                                                                      stream);
 }
 
 }  // namespace tessera::cuda

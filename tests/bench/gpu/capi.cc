@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "kernels/cuda/fmha/fmha_decode.h"
+#include "kernels/cuda/fmha/fmha_prefill.h"
 #include "kernels/cuda/linear/grouped_gemm.h"
 #include "kernels/cuda/moe/combine_norm.h"
 #include "kernels/cuda/moe/routing.h"
@@ -18,8 +19,9 @@ size_t tessera_fmha_decode_workspace(int32_t sequences, int32_t q_len, int32_t q
 const char* tessera_fmha_decode(const void* q, void* out, const void* k, const void* v, const int32_t* table,
                                 const int32_t* lengths, int32_t sequences, int32_t q_len, int32_t query_heads,
                                 int32_t kv_heads, int32_t head_dim, int32_t v_head_dim, int32_t e4m3,
-                                int32_t num_blocks, int32_t block_size, int32_t stride, const int32_t* key_slots,
-                                int32_t key_slots_stride, float scale, void* workspace, cudaStream_t stream) {
+                                int32_t num_blocks, int32_t block_size, int32_t stride,
+                                const int32_t* key_slots, int32_t key_slots_stride, float scale,
+                                void* workspace, cudaStream_t stream) {
   tessera::cuda::FmhaDecodeParams p;
   p.q = q;
   p.out = out;
@@ -115,6 +117,38 @@ const char* tessera_grouped_gemm(int32_t nvfp4, const uint8_t* weights, const fl
   p.x_order = static_cast<ActivationOrder>(order);
   if (p.epilogue == GemmEpilogue::kSwiglu) p.out_order = p.x_order;
   return GroupedGemm(p, stream);
+}
+
+size_t tessera_fmha_prefill_workspace(int32_t head_dim) {
+  return tessera::cuda::FmhaPrefillWorkspaceBytes(head_dim);
+}
+
+// `chunks` are on the device.
+const char* tessera_fmha_prefill(const void* q, void* out, const void* k, const void* v, const int32_t* table,
+                                 const void* chunks, int32_t num_chunks, int32_t num_tokens,
+                                 int32_t query_heads, int32_t kv_heads, int32_t head_dim, int32_t num_blocks,
+                                 int32_t block_size, int32_t stride, int32_t window, float scale,
+                                 void* workspace, cudaStream_t stream) {
+  using namespace tessera::cuda;
+  FmhaPrefillParams p;
+  p.q = q;
+  p.out = out;
+  p.k_cache = k;
+  p.v_cache = v;
+  p.block_table = table;
+  p.chunks = static_cast<const FmhaPrefillChunk*>(chunks);
+  p.num_chunks = num_chunks;
+  p.num_tokens = num_tokens;
+  p.num_query_heads = query_heads;
+  p.num_kv_heads = kv_heads;
+  p.head_dim = head_dim;
+  p.num_blocks = num_blocks;
+  p.block_size = block_size;
+  p.block_table_stride = stride;
+  p.sliding_window = window;
+  p.softmax_scale = scale;
+  p.workspace = workspace;
+  return FmhaPrefill(p, stream);
 }
 
 int32_t tessera_choose_tile_slots(int64_t slots, int32_t n, int32_t k, int32_t matrices, int32_t order) {

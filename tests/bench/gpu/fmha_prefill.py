@@ -1,8 +1,8 @@
 """Attention of prompts over the paged cache on a Hopper GPU, beside torch's causal SDPA over unpaged keys.
 
-  python3 tests/bench/gpu/fmha_prefill.py --lib build/libtessera_bench_gpu.so [--quick] [--variants] [--json FILE]
+  python3 tests/bench/gpu/fmha_prefill.py --lib build/libtessera_bench_gpu.so [--quick] [--json FILE]
 
-"same bits": whether FmhaDecode gives the same for each token. --variants times the kernel tuned otherwise too.
+"same bits": whether FmhaDecode gives the same for each token.
 """
 import argparse
 import math
@@ -35,9 +35,9 @@ class Prompt:
         self.workspace = torch.zeros(lib.tessera_fmha_prefill_workspace(head_dim), dtype=torch.uint8, device='cuda')
         self.scale = head_dim ** -0.5
 
-    def prefill(self, variant=-1):
+    def prefill(self):
         gb.check(self.lib.tessera_fmha_prefill(
-            variant, self.q.data_ptr(), self.out.data_ptr(), self.k.data_ptr(), self.v.data_ptr(), self.table.data_ptr(),
+            self.q.data_ptr(), self.out.data_ptr(), self.k.data_ptr(), self.v.data_ptr(), self.table.data_ptr(),
             self.chunks.data_ptr(), 1, self.tokens, *self.heads, self.head_dim, self.blocks, self.block_size, self.blocks, 0,
             self.scale, self.workspace.data_ptr(), gb.stream()))
         return self.out
@@ -92,7 +92,6 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument('--lib', required=True)
     parser.add_argument('--quick', action='store_true')
-    parser.add_argument('--variants', action='store_true')
     parser.add_argument('--json')
     args = parser.parse_args()
     lib = gb.load(args.lib)
@@ -119,12 +118,6 @@ def main():
         if want is not None:
             row |= dict(peer=f'torch SDPA {name}, unpaged, causal', peer_us=round(best, 2), rel_error=error)
         rows.append(row)
-        variant = 0
-        while args.variants and (label := lib.tessera_fmha_prefill_variant(d, variant)):
-            equal = torch.equal(got, prompt.prefill(variant))
-            t = gb.time_graph([lambda: prompt.prefill(variant)], replays=10)
-            print(f'{"":>26} {t:>9.1f} {products / t / 1e6:>8.1f}  {label.decode()}, {"same bits" if equal else "OTHER BITS"}', flush=True)
-            variant += 1
     gb.append_json(args.json, rows)
 
 
