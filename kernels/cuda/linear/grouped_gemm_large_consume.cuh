@@ -10,7 +10,7 @@
 #include "kernels/cuda/linear/grouped_gemm_large_tile.cuh"
 #include "kernels/cuda/ptx/mma.cuh"
 #include "kernels/cuda/ptx/sync.cuh"
-#include "kernels/cuda/ptx/wgmma.cuh"
+#include "kernels/cuda/ptx/wgmma_tiles.cuh"
 
 namespace tessera::cuda {
 
@@ -76,20 +76,14 @@ struct LargeGemmConsumer {
       fragments[i % 2] = Decode(first + i);
       if constexpr (Gemm::kPieceGroups == 1) EndPiece();
       tokens.WaitFull(shared.tokens_full());
-      const uint32_t stage = ptx::SharedAddress(shared.tokens) + tokens.stage * Gemm::kTokenBytes;
+      const uint64_t b =
+          ptx::WgmmaSwizzledDescriptor(ptx::SharedAddress(shared.tokens) + tokens.stage * Gemm::kTokenBytes);
       tokens.Advance();
       ptx::WgmmaFence();
 #pragma unroll
       for (int32_t step = 0; step < 4; ++step) {
-        const uint64_t b = ptx::WgmmaDescriptorSwizzle128(stage + step * 32);
-        const bool accumulate = step > 0 || first + i > 0;
-        if constexpr (kTiles == 4) {
-          ptx::WgmmaM64N32K16(sums, fragments[i % 2].a[step], b, accumulate);
-        } else if constexpr (kTiles == 8) {
-          ptx::WgmmaM64N64K16(sums, fragments[i % 2].a[step], b, accumulate);
-        } else {
-          ptx::WgmmaM64N128K16(sums, fragments[i % 2].a[step], b, accumulate);
-        }
+        ptx::WgmmaRegistersShared<false>(sums, fragments[i % 2].a[step], ptx::WgmmaAdvance(b, step * 32),
+                                         step > 0 || first + i > 0);
       }
       ptx::WgmmaCommitGroup();
       if (i > 0) {

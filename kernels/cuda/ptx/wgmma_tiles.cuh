@@ -1,4 +1,4 @@
-// wgmma on tiles with the 128-byte swizzle, as TMA lays them out, for attention: bf16 products, float sums, m64nNk16.
+// wgmma on tiles with the 128-byte swizzle, as TMA lays them out: bf16 products, float sums, m64nNk16.
 //
 // Of `d`, warp w of the group holds rows 16 w .. 16 w + 15 as fragments of mma.m16n8k16, d[j] columns 8 j .. 8 j + 7; so
 // for `a` in registers. Without `accumulate` the sums start from zero. Asynchronous: see wgmma.cuh.
@@ -38,8 +38,8 @@ __device__ __forceinline__ void WgmmaPin(float (&d)[kColumns][4]) {
 #define TESSERA_SUMS8(j)                                                                                      \
   TESSERA_SUMS1(j), TESSERA_SUMS1(j + 1), TESSERA_SUMS1(j + 2), TESSERA_SUMS1(j + 3), TESSERA_SUMS1(j + 4), \
       TESSERA_SUMS1(j + 5), TESSERA_SUMS1(j + 6), TESSERA_SUMS1(j + 7)
-#define TESSERA_LIST32 \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+#define TESSERA_LIST16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define TESSERA_LIST32 TESSERA_LIST16 ", " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define TESSERA_LIST64 TESSERA_LIST32 ", " \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
@@ -65,6 +65,21 @@ __device__ __forceinline__ void WgmmaSharedShared(float (&d)[8][4], uint64_t a, 
 }
 
 // a[64 x 16] in registers, b[16 x N] in shared memory: K-major, or MN-major with kTransposeB.
+template <bool kTransposeB>
+__device__ __forceinline__ void WgmmaRegistersShared(float (&d)[4][4], const uint32_t (&a)[4], uint64_t b,
+                                                     bool accumulate) {
+  asm volatile(
+      "{\n"
+      ".reg .pred accumulate;\n"
+      "setp.ne.b32 accumulate, %21, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" TESSERA_LIST16
+      "}, {%16, %17, %18, %19}, %20, accumulate, 1, 1, %22;\n"
+      "}\n"
+      : TESSERA_SUMS1(0), TESSERA_SUMS1(1), TESSERA_SUMS1(2), TESSERA_SUMS1(3)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int32_t{accumulate}),
+        "n"(int32_t{kTransposeB}));
+}
+
 template <bool kTransposeB>
 __device__ __forceinline__ void WgmmaRegistersShared(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b,
                                                      bool accumulate) {
@@ -112,6 +127,7 @@ __device__ __forceinline__ void WgmmaRegistersShared(float (&d)[32][4], const ui
 
 #undef TESSERA_SUMS1
 #undef TESSERA_SUMS8
+#undef TESSERA_LIST16
 #undef TESSERA_LIST32
 #undef TESSERA_LIST64
 #undef TESSERA_LIST128

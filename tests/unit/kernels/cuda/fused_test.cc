@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <random>
 #include <vector>
 
 #include "kernels/cuda/moe/combine_norm.h"
@@ -12,14 +11,6 @@
 
 namespace tessera::cuda {
 namespace {
-
-std::vector<float> Normal(size_t count, uint32_t seed) {
-  std::mt19937 rng(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(count);
-  for (float& v : values) v = normal(rng);
-  return values;
-}
 
 template <class T>
 bool SameBits(const DeviceBuffer<T>& a, const DeviceBuffer<T>& b) {

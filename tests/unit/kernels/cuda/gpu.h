@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <random>
 #include <vector>
 
 namespace tessera::cuda {
@@ -62,6 +63,15 @@ class DeviceBuffer {
   size_t count_;
   T* data_ = nullptr;
 };
+
+// Values of a standard normal distribution.
+inline std::vector<float> Normal(size_t count, uint32_t seed) {
+  std::mt19937 rng(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& v : values) v = normal(rng);
+  return values;
+}
 
 inline uint16_t ToBf16(float x) {
   uint32_t bits;

@@ -4,21 +4,12 @@
 
 #include <cmath>
 #include <cstdint>
-#include <random>
 #include <vector>
 
 #include "tests/unit/kernels/cuda/gpu.h"
 
 namespace tessera::cuda {
 namespace {
-
-std::vector<float> Normal(size_t count, uint32_t seed) {
-  std::mt19937 rng(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(count);
-  for (float& v : values) v = normal(rng);
-  return values;
-}
 
 struct Shape {
   int32_t heads, kv_rank, rope_dim, nope_dim, rope_offset, key_dim, nope_stride;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <random>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -15,14 +14,6 @@
 
 namespace tessera::cuda {
 namespace {
-
-std::vector<float> Normal(size_t count, uint32_t seed) {
-  std::mt19937 rng(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(count);
-  for (float& v : values) v = normal(rng);
-  return values;
-}
 
 double RmsScale(const float* x, int32_t dim) {
   double sum = 0;
