@@ -13,10 +13,10 @@
 #include "server/backend/cuda/device_memory.h"
 #include "server/backend/cuda/device_sampler.h"
 #include "server/backend/cuda/pinned_memory.h"
-#include "server/backend/cuda/status_macros.h"
 #include "server/backend/cuda/step_upload.h"
 #include "server/backend/cuda/stream.h"
 #include "server/backend/step_rows.h"
+#include "server/status_macros.h"
 
 namespace tessera {
 namespace cuda {

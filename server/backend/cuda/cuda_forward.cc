@@ -7,7 +7,7 @@
 #include "kernels/cuda/moe/combine_norm.h"
 #include "kernels/cuda/moe/routing.h"
 #include "kernels/cuda/ops/ops.h"
-#include "server/backend/cuda/status_macros.h"
+#include "server/status_macros.h"
 
 namespace tessera::cuda {
 namespace {

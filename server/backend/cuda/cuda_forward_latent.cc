@@ -4,7 +4,7 @@
 #include "kernels/cuda/ops/latent.h"
 #include "kernels/cuda/ops/ops.h"
 #include "server/backend/cuda/cuda_forward.h"
-#include "server/backend/cuda/status_macros.h"
+#include "server/status_macros.h"
 
 namespace tessera::cuda {
 

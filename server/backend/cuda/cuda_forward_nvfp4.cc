@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/moe/nvfp4_moe.h"
 #include "server/backend/cuda/cuda_forward.h"
-#include "server/backend/cuda/status_macros.h"
+#include "server/status_macros.h"
 
 namespace tessera::cuda {
 namespace {

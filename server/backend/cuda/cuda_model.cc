@@ -9,8 +9,8 @@
 #include "absl/types/span.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/moe/routing.h"
-#include "server/backend/cuda/status_macros.h"
 #include "server/backend/cuda/weight_loader.h"
+#include "server/status_macros.h"
 
 namespace tessera::cuda {
 namespace {

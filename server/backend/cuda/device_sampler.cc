@@ -5,8 +5,8 @@
 #include <cstring>
 #include <utility>
 
-#include "server/backend/cuda/status_macros.h"
 #include "server/sampling/logits.h"
+#include "server/status_macros.h"
 
 namespace tessera::cuda {
 namespace {

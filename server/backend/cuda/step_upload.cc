@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "server/backend/cuda/status_macros.h"
+#include "server/status_macros.h"
 
 namespace tessera::cuda {
 namespace {

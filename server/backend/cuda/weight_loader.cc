@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/linear/nvfp4_tiles.h"
-#include "server/backend/cuda/status_macros.h"
 #include "server/model/mxfp4_cast.h"
+#include "server/status_macros.h"
 
 namespace tessera::cuda {
 namespace {

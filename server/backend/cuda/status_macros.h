@@ -1,6 +1,0 @@
-#ifndef TESSERA_SERVER_BACKEND_CUDA_STATUS_MACROS_H_
-#define TESSERA_SERVER_BACKEND_CUDA_STATUS_MACROS_H_
-
-#include "server/status_macros.h"  // IWYU pragma: export
-
-#endif  // TESSERA_SERVER_BACKEND_CUDA_STATUS_MACROS_H_
