@@ -4,14 +4,16 @@ import html
 import math
 
 WIDTH, HEIGHT = 640, 400
-LEFT, RIGHT, TOP, BOTTOM = 70, 70, 40, 50
+LEFT, RIGHT, TOP, BOTTOM = 70, 70, 56, 50
 COLOURS = ("#1f5fa8", "#b5472a")
 
 
 def label(value):
+    if value == round(value) and value < 1e5:
+        return f"{value:.0f}"
     for size, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
-            return f"{value / size:g}{suffix}"
+            return f"{value / size:.3g}{suffix}"
     return f"{value:.3g}"
 
 
@@ -43,7 +45,7 @@ def line_chart(title, x_name, xs, series):
     x_axis = Axis(xs, LEFT, WIDTH - RIGHT)
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" '
            'font-size="12">', f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-           f'<text x="{WIDTH / 2}" y="22" text-anchor="middle" font-size="15">{html.escape(title)}</text>',
+           f'<text x="{WIDTH / 2}" y="20" text-anchor="middle" font-size="15">{html.escape(title)}</text>',
            f'<text x="{WIDTH / 2}" y="{HEIGHT - 10}" text-anchor="middle">{html.escape(x_name)}</text>']
     for tick in x_axis.ticks:
         x = x_axis.at(tick)
@@ -58,7 +60,7 @@ def line_chart(title, x_name, xs, series):
             x, anchor = (edge - 6, "end") if left else (edge + 6, "start")
             out.append(f'<text x="{x}" y="{axis.at(tick) + 4:.1f}" text-anchor="{anchor}" fill="{colour}">{label(tick)}</text>')
         x, anchor = (8, "start") if left else (WIDTH - 8, "end")
-        out.append(f'<text x="{x}" y="{TOP - 8}" text-anchor="{anchor}" fill="{colour}">{html.escape(name)}</text>')
+        out.append(f'<text x="{x}" y="{TOP - 12}" text-anchor="{anchor}" fill="{colour}">{html.escape(name)}</text>')
         points = [(x_axis.at(x), axis.at(y)) for x, y in zip(xs, values)]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         out.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')

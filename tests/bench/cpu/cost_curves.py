@@ -55,7 +55,7 @@ LONGEST = {"batch": 128, "context": 32768, "prompt": 8193, "prefix": 1032}
 TITLES = {"batch": ("Tokens and step time against streams", "streams"),
           "context": ("One stream against the length of its context", "tokens of context"),
           "prompt": ("One prompt against its length", "tokens of prompt"),
-          "prefix": ("Four streams of 1024 tokens of prompt against the share that they have in common", "share")}
+          "prefix": ("Four streams of 1024 prompt tokens against the share in common", "share")}
 
 
 def with_context(model, tokens, folder):
@@ -80,6 +80,7 @@ def measure(name, args):
     with tempfile.TemporaryDirectory() as folder:
         model, dummy = with_context(args.model, longest, pathlib.Path(folder))
         with Server(args.build, model, dummy + args.flags) as server:
+            load(args.build, server, concurrency=4, requests=8, prompt_tokens=64, output_tokens=64, seed=12345)  # warms up
             return list(globals()[name](args.build, server, args.quick)), bool(dummy)
 
 

@@ -38,9 +38,10 @@ class HttpServer:
         while not self.healthy():
             if self.process.poll() is not None or time.monotonic() > end:
                 self.log.seek(0)
-                text = self.log.read()[-3000:]
+                text = self.log.read()
+                errors = [line for line in text.splitlines() if "rror" in line][:20]
                 self.stop()
-                sys.exit(f"no server from {' '.join(map(str, command))}:\n{text}")
+                sys.exit("\n".join([f"no server from {' '.join(map(str, command))}:", *errors, "...", text[-500:]]))
             time.sleep(0.1)
 
     def healthy(self):
@@ -51,12 +52,12 @@ class HttpServer:
             return False
 
     def stop(self):
-        try:
-            os.killpg(self.process.pid, signal.SIGTERM)
-            self.process.wait(20)
-        except (ProcessLookupError, subprocess.TimeoutExpired):
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+        for how in (signal.SIGTERM, signal.SIGKILL):  # the second for what the first left of its process group
+            try:
+                os.killpg(self.process.pid, how)
+                self.process.wait(20)
+            except (ProcessLookupError, subprocess.TimeoutExpired):
+                pass
         self.log.close()
 
     def __enter__(self):

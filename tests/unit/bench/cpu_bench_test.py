@@ -252,6 +252,10 @@ class Figures(unittest.TestCase):
         self.assertTrue(all(chart.LEFT <= x <= chart.WIDTH - chart.RIGHT and chart.TOP <= y <= chart.HEIGHT - chart.BOTTOM
                             for x, y in circles))
 
+    def test_labels(self):
+        self.assertEqual([chart.label(x) for x in (0, 0.25, 64, 32768, 131072, 2e6, 1234.5)],
+                         ["0", "0.25", "64", "32768", "131k", "2M", "1.23k"])
+
     def test_tables(self):
         self.assertEqual(cost_curves.table("n", [1, 2048], [("t", [0.5, 12345.6])]),
                          "| n | t |\n|---|---|\n| 1 | 0.5 |\n| 2048 | 1.235e+04 |\n")
