@@ -9,10 +9,12 @@ import sys
 import tempfile
 import unittest
 import xml.etree.ElementTree as ET
+from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench" / "cpu"))
 import chart
 import cost_curves
+import dummy_weights
 import gguf_file
 import gguf_models
 import hf_models
@@ -186,6 +188,19 @@ class Files(unittest.TestCase):
         self.assertEqual((made.shape(name), made.bytes(name, "BF16")), ([128, 128], want))
         self.assertEqual(made.bytes("lm_head.weight", "BF16"), tensors["lm_head.weight"])
         self.assertNotIn("quantization_config", json.loads((self.path / "out" / "config.json").read_text()))
+
+    def test_dummy_model(self):
+        with mock.patch.object(dummy_weights, "POOL_BLOCKS", 64):
+            gguf_models.write_dummy(CONFIG, "Q4_0", self.path / "m.gguf")
+        file = Gguf((self.path / "m.gguf").read_bytes())
+        self.assertEqual(file.tensors["blk.0.ffn_up_exps.weight"][:2], (2, [3, 64, 128]))
+        blocks = file.bytes("blk.0.ffn_up_exps.weight", 3 * 64 * 4 * 18)
+        self.assertEqual({blocks[i:i + 2] for i in range(0, len(blocks), 18)}, {struct.pack("<e", 0.005)})
+        rows = [blocks[i:i + 72] for i in range(0, len(blocks), 72)]
+        self.assertGreater(len(set(rows)), len(rows) // 4)
+        for value in struct.unpack("<128f", file.bytes("blk.1.ffn_gate_inp.weight", 512)):
+            self.assertTrue(2 ** -7 <= abs(value) < 2 ** -5, value)
+        self.assertEqual(file.bytes("output_norm.weight", 512), struct.pack("<f", 1) * 128)
 
     def test_longer_contexts_have_dummy_weights(self):
         self.checkpoint()
