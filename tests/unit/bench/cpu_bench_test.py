@@ -195,7 +195,7 @@ class Files(unittest.TestCase):
         file = Gguf((self.path / "m.gguf").read_bytes())
         self.assertEqual(file.tensors["blk.0.ffn_up_exps.weight"][:2], (2, [3, 64, 128]))
         blocks = file.bytes("blk.0.ffn_up_exps.weight", 3 * 64 * 4 * 18)
-        self.assertEqual({blocks[i:i + 2] for i in range(0, len(blocks), 18)}, {struct.pack("<e", 0.005)})
+        self.assertEqual({blocks[i:i + 2] for i in range(0, len(blocks), 18)}, {struct.pack("<e", d) for d in (0.005, -0.005)})
         rows = [blocks[i:i + 72] for i in range(0, len(blocks), 72)]
         self.assertGreater(len(set(rows)), len(rows) // 4)
         for value in struct.unpack("<128f", file.bytes("blk.1.ffn_gate_inp.weight", 512)):
