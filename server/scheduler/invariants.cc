@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "server/scheduler/scheduler_state.h"
 
@@ -52,6 +53,7 @@ absl::Status SchedulerState::CheckInvariants() const {
     return Broken(running.size(), " running + ", waiting.size(), " waiting + ", blocked,
                   " blocked sequences are not ", sequences_.size());
   }
+  if (absl::Status status = CheckOpenPlans(); !status.ok()) return status;
   if (with_deadline != deadlines.size()) return Broken("deadlines of sequences that are gone are watched");
   if (static_cast<int32_t>(running.size()) > config.max_running) {
     return Broken(running.size(), " sequences run, allowed ", config.max_running);
@@ -69,6 +71,46 @@ absl::Status SchedulerState::CheckInvariants() const {
   if (used != pool.num_used() || used + pool.num_cached() + pool.num_free() != pool.num_blocks()) {
     return Broken(used, " used + ", pool.num_cached(), " cached + ", pool.num_free(), " free blocks are not ",
                   pool.num_blocks());
+  }
+  return absl::OkStatus();
+}
+
+// Rows are for sequences that run; those of one sequence follow each other from its computed tokens on, and together are
+// what it has planned. A token that is not known yet is the last, and a row of the oldest plan draws it.
+absl::Status SchedulerState::CheckOpenPlans() const {
+  absl::flat_hash_map<const Sequence*, int32_t> planned;
+  for (int32_t p = 0; p < open.size(); ++p) {
+    const OpenPlan& plan = open.at(p);
+    if (plan.rows.size() != plan.plan.rows.size()) return Broken("an open plan lost rows");
+    for (size_t i = 0; i < plan.rows.size(); ++i) {
+      const Sequence* sequence = plan.rows[i].sequence;
+      const PlannedRow& row = plan.plan.rows[i];
+      if (sequence == nullptr) continue;
+      if (Find(row.id) != sequence || sequence->state != Sequence::State::kRunning) {
+        return Broken("a row is planned for sequence ", row.id, ", which does not run");
+      }
+      int32_t& so_far = planned[sequence];
+      if (row.start != sequence->computed + so_far) {
+        return Broken("sequence ", row.id, " has a row from ", row.start, " and computed ", sequence->computed,
+                      " + ", so_far);
+      }
+      so_far += static_cast<int32_t>(row.tokens.size());
+      if (row.token_of >= 0 && row.tokens.size() != 1) {
+        return Broken("sequence ", row.id, " has a row of ", row.tokens.size(), " tokens for one that is not known");
+      }
+    }
+  }
+  for (const auto& [id, sequence] : sequences_) {
+    const auto it = planned.find(sequence.get());
+    const int32_t in_plans = it == planned.end() ? 0 : it->second;
+    if (sequence->share != 0) return Broken("sequence ", id, " has a share and no plan is in the making");
+    if (sequence->planned != in_plans) {
+      return Broken("sequence ", id, " has ", sequence->planned, " tokens planned, open plans have ", in_plans);
+    }
+    const bool unknown = sequence->size() > 0 && sequence->tokens.back() == kUnknownToken;
+    if (sequence->pending != unknown || (unknown && (open.size() < 2 || !sequence->awaits_outcome()))) {
+      return Broken("sequence ", id, " has a token that is not known and no row that draws it");
+    }
   }
   return absl::OkStatus();
 }

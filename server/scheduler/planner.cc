@@ -8,24 +8,42 @@ Planner::Planner(SchedulerState* state) : state_(*state), freed_holds_(state->co
 
 const StepPlan& Planner::Plan(absl::Time now) {
   ++plan_number_;
-  plan_.rows.clear();
-  plan_.admitted.clear();
-  plan_.preempted.clear();
-  plan_.expired.clear();
+  ahead_ = state_.open.size() > 0;
+  open_ = &state_.open.Open();
   budget_ = state_.config.max_batched_tokens;
 
   Expire(now);
-  PlanDecodes();
-  PlanPrefills();
-  WriteRows();
-  return plan_;
+  if (!ahead_ || CanPlanAhead()) {
+    PlanDecodes();
+    PlanPrefills();
+    WriteRows();
+  }
+  return open_->plan;
 }
 
 void Planner::Expire(absl::Time now) {
   while (Sequence* sequence = state_.deadlines.FirstExpired(now)) {
-    plan_.expired.push_back(sequence->id);
+    open_->plan.expired.push_back(sequence->id);
     state_.Remove(sequence);
   }
+}
+
+// A row planned ahead computes a token that is still to be drawn. Everybody who goes on gets one or nobody does, so that
+// none falls behind; and where blocks lack, the step at work may end somebody who has them.
+bool Planner::CanPlanAhead() {
+  const int64_t block_size = state_.config.block_size;
+  int32_t needed = 0;
+  for (const Sequence* sequence : state_.running) {
+    const bool awaits = sequence->awaits_outcome();
+    if (awaits && !sequence->goes_on()) continue;
+    if (awaits && !sequence->runs_ahead) return false;
+    needed += static_cast<int64_t>(sequence->block_table.size()) * block_size < sequence->size() + awaits;
+  }
+  if (needed > state_.blocks.available()) return false;
+  Sequence* first = state_.waiting.first();
+  if (first == nullptr) return true;
+  state_.MatchPrefix(first);
+  return VictimsFor(*first) <= 0;
 }
 
 // Every running sequence that decodes gets its token. There are no more of them than the budget has tokens:
@@ -35,6 +53,11 @@ void Planner::PlanDecodes() {
   const int32_t block_size = state_.config.block_size;
   for (size_t i = 0; i < state_.running.size(); ++i) {
     Sequence* sequence = state_.running[i];
+    if (sequence->awaits_outcome()) {
+      if (!sequence->goes_on()) continue;
+      sequence->tokens.push_back(kUnknownToken);
+      sequence->pending = true;
+    }
     if (!sequence->decoding()) {
       prefills_.push_back(sequence);
       continue;
@@ -48,7 +71,7 @@ void Planner::PlanDecodes() {
         if (itself) return;
       }
     }
-    sequence->planned = 1;
+    sequence->share = 1;
     --budget_;
   }
 }
@@ -79,10 +102,10 @@ bool Planner::TryAdmit(Sequence* candidate) {
   if (candidate->preempted_in_plan == plan_number_) return false;
   state_.MatchPrefix(candidate);
   const int32_t victims = VictimsFor(*candidate);
-  if (victims < 0) return false;
+  if (victims < 0 || (ahead_ && victims > 0)) return false;
   for (int32_t i = 0; i < victims; ++i) PreemptLast();
 
-  Admission& admission = plan_.admitted.emplace_back();
+  Admission& admission = open_->plan.admitted.emplace_back();
   admission.id = candidate->id;
   admission.cached_tokens = static_cast<int32_t>(candidate->match.blocks.size()) * state_.config.block_size;
   admission.looked_up_tokens = candidate->read_prefix_cache ? candidate->size() : 0;
@@ -130,22 +153,20 @@ int32_t Planner::VictimsFor(const Sequence& candidate) {
 
 void Planner::PreemptLast() {
   const Sequence* victim = state_.running.last();
-  plan_.preempted.push_back(victim->id);
-  budget_ += victim->planned;
+  open_->plan.preempted.push_back(victim->id);
+  budget_ += victim->share;
   state_.PreemptLast(plan_number_);
 }
 
 void Planner::PlanChunk(Sequence* sequence) {
-  sequence->planned =
-      std::min({sequence->size() - sequence->computed, state_.config.max_prefill_chunk, budget_});
-  budget_ -= sequence->planned;
+  sequence->share = std::min({sequence->size() - sequence->next(), state_.config.max_prefill_chunk, budget_});
+  budget_ -= sequence->share;
 }
 
 void Planner::WriteRows() {
-  row_sequences_.clear();
   prefills_.clear();
   for (Sequence* sequence : state_.running) {
-    if (sequence->planned == 0) continue;
+    if (sequence->share == 0) continue;
     if (sequence->decoding()) {
       WriteRow(sequence);
     } else {
@@ -156,15 +177,19 @@ void Planner::WriteRows() {
 }
 
 void Planner::WriteRow(Sequence* sequence) {
-  const int32_t end = sequence->computed + sequence->planned;
-  PlannedRow& row = plan_.rows.emplace_back();
+  const int32_t start = sequence->next(), end = start + sequence->share;
+  PlannedRow& row = open_->plan.rows.emplace_back();
   row.id = sequence->id;
-  row.start = sequence->computed;
-  row.tokens = absl::MakeConstSpan(sequence->tokens).subspan(sequence->computed, sequence->planned);
+  row.start = start;
+  row.tokens = absl::MakeConstSpan(sequence->tokens).subspan(start, sequence->share);
+  if (sequence->pending) row.token_of = sequence->row;
   row.block_table = absl::MakeConstSpan(sequence->block_table).first(state_.blocks.BlocksFor(end));
   row.samples = end == sequence->size() && sequence->max_tokens > 0;
   row.prefill = !sequence->decoding();
-  row_sequences_.push_back(sequence);
+  sequence->row = static_cast<int32_t>(open_->rows.size());
+  open_->rows.push_back({sequence});
+  sequence->planned += sequence->share;
+  sequence->share = 0;
 }
 
 }  // namespace tessera

@@ -21,14 +21,13 @@ class Planner {
  public:
   explicit Planner(SchedulerState* state);
 
+  // The plan becomes the latest of the open ones; there must be room for it.
   const StepPlan& Plan(absl::Time now);
-
-  // The sequences of the last plan's rows, in their order. Commit takes them out with TakeRow.
-  absl::Span<Sequence* const> row_sequences() const { return row_sequences_; }
-  const StepPlan& plan() const { return plan_; }
 
  private:
   void Expire(absl::Time now);
+  // Whether rows can be planned while another plan is open.
+  bool CanPlanAhead();
   void PlanDecodes();
   void PlanPrefills();
   bool TryAdmit(Sequence* candidate);
@@ -43,8 +42,8 @@ class Planner {
   SchedulerState& state_;
   uint64_t plan_number_ = 0;
   int32_t budget_ = 0;  // tokens that may still be planned
-  StepPlan plan_;
-  std::vector<Sequence*> row_sequences_;
+  OpenPlan* open_ = nullptr;  // in the making
+  bool ahead_ = false;        // of another one
   std::vector<Sequence*> prefills_;   // of this plan: running ones that do not decode yet, in serving order
   std::vector<int32_t> freed_holds_;  // scratch, one a block: holders that the victims so far would take away
   std::vector<int32_t> touched_blocks_;  // scratch: where freed_holds_ is not 0

@@ -27,14 +27,11 @@ class Scheduler::Impl {
   explicit Impl(const SchedulerConfig& config) : state(Sanitize(config)), planner(&state) {}
 
   void Commit(absl::Span<const RowOutcome> outcomes);
-  void CommitRow(Sequence* sequence, const RowOutcome& outcome);
-  Sequence* PlannedSequence(const RowOutcome& outcome, size_t position) const;
+  void CommitRow(Sequence* sequence, int32_t planned, const RowOutcome& outcome);
 
   SchedulerState state;
   Planner planner;
-  bool plan_is_open = false;
-  std::vector<Sequence*> finished;          // scratch of Commit
-  std::vector<SequenceId> removed_in_plan;  // by Remove, while a plan was open
+  std::vector<Sequence*> finished;  // scratch of Commit
 };
 
 Scheduler::Scheduler(const SchedulerConfig& config) : impl_(std::make_unique<Impl>(config)) {}
@@ -81,25 +78,20 @@ absl::Status Scheduler::Add(SequenceSpec spec) {
 bool Scheduler::Remove(SequenceId id) {
   Sequence* sequence = impl_->state.Find(id);
   if (sequence == nullptr) return false;
-  if (impl_->plan_is_open) {
-    impl_->removed_in_plan.push_back(id);  // the plan's rows still point into it
-  } else {
-    impl_->state.Remove(sequence);
-  }
+  impl_->state.Remove(sequence);
   return true;
 }
 
 const StepPlan& Scheduler::Plan(absl::Time now) {
-  if (impl_->plan_is_open) {
-    impl_->state.ReportMisuse("Plan without Commit of the plan before");
+  if (impl_->state.open.size() == OpenPlans::kMost) {
+    impl_->state.ReportMisuse("Plan without Commit of the plans before");
     impl_->Commit({});
   }
-  impl_->plan_is_open = true;
   return impl_->planner.Plan(now);
 }
 
 void Scheduler::Commit(absl::Span<const RowOutcome> outcomes) {
-  if (!impl_->plan_is_open) {
+  if (impl_->state.open.size() == 0) {
     impl_->state.ReportMisuse("Commit without a plan");
     return;
   }
@@ -108,38 +100,36 @@ void Scheduler::Commit(absl::Span<const RowOutcome> outcomes) {
 
 void Scheduler::Impl::Commit(absl::Span<const RowOutcome> outcomes) {
   finished.clear();
-  for (size_t i = 0; i < outcomes.size(); ++i) {
-    Sequence* sequence = PlannedSequence(outcomes[i], i);
-    if (sequence == nullptr) {
-      state.ReportMisuse(absl::StrCat("an outcome for sequence ", outcomes[i].id, ", which has no row left"));
+  OpenPlan& open = state.open.oldest();
+  const size_t num_rows = open.rows.size();
+  size_t next = 0;  // outcomes usually come in the order of the rows
+  for (const RowOutcome& outcome : outcomes) {
+    size_t tried = 0;
+    while (tried < num_rows && open.plan.rows[next % num_rows].id != outcome.id) ++next, ++tried;
+    if (tried == num_rows || !open.rows[next % num_rows].open) {
+      state.ReportMisuse(absl::StrCat("an outcome for sequence ", outcome.id, ", which has no row left"));
       continue;
     }
-    CommitRow(sequence, outcomes[i]);
+    const size_t i = next++ % num_rows;
+    open.rows[i].open = false;
+    Sequence* sequence = open.rows[i].sequence;
+    if (sequence != nullptr) {
+      CommitRow(sequence, static_cast<int32_t>(open.plan.rows[i].tokens.size()), outcome);
+    }
   }
-  for (Sequence* sequence : planner.row_sequences()) {
-    if (sequence->planned == 0) continue;
+  for (size_t i = 0; i < num_rows; ++i) {
+    Sequence* sequence = open.rows[i].sequence;
+    if (sequence == nullptr || !open.rows[i].open) continue;
     state.ReportMisuse(absl::StrCat("no outcome for the row of sequence ", sequence->id));
+    state.open.VoidAhead(sequence);
     sequence->planned = 0;
   }
+  state.open.CloseOldest();
   state.RemoveFinished(finished);
-  plan_is_open = false;
-  for (const SequenceId id : removed_in_plan) {
-    if (Sequence* sequence = state.Find(id)) state.Remove(sequence);
-  }
-  removed_in_plan.clear();
 }
 
-// Outcomes usually come in the order of the rows.
-Sequence* Scheduler::Impl::PlannedSequence(const RowOutcome& outcome, size_t position) const {
-  const absl::Span<Sequence* const> rows = planner.row_sequences();
-  Sequence* sequence =
-      position < rows.size() && rows[position]->id == outcome.id ? rows[position] : state.Find(outcome.id);
-  return sequence != nullptr && sequence->planned > 0 ? sequence : nullptr;
-}
-
-void Scheduler::Impl::CommitRow(Sequence* sequence, const RowOutcome& outcome) {
-  const int32_t planned = std::exchange(sequence->planned, 0);
-  const bool completes = sequence->computed + planned == sequence->size();
+void Scheduler::Impl::CommitRow(Sequence* sequence, int32_t planned, const RowOutcome& outcome) {
+  const bool completes = sequence->computed + planned == sequence->known_size();
   const bool samples = completes && sequence->max_tokens > 0;
   const bool drawn = samples && outcome.token >= 0;
   if (!samples && outcome.token >= 0) {
@@ -147,13 +137,24 @@ void Scheduler::Impl::CommitRow(Sequence* sequence, const RowOutcome& outcome) {
   }
   if (samples && !drawn && !outcome.finished) {
     state.ReportMisuse(absl::StrCat("no token for sequence ", sequence->id, ", which goes on"));
+    state.open.VoidAhead(sequence);
+    sequence->planned = 0;
     return;  // the row is planned again
   }
 
   // An error leaves unknown contents in the row's blocks: these are released without being published.
   const bool computed = drawn || outcome.computed || !outcome.finished;
-  if (computed) state.Advance(sequence, planned);
-  if (drawn) sequence->tokens.push_back(outcome.token);
+  if (computed) {
+    state.Advance(sequence, planned);
+  } else {
+    sequence->planned -= planned;
+  }
+  if (drawn) {
+    if (!sequence->pending) sequence->tokens.push_back(kUnknownToken);
+    sequence->tokens.back() = outcome.token;
+    sequence->pending = false;
+    if (outcome.late) state.open.VoidAhead(sequence);
+  }
 
   const bool at_end =
       sequence->max_tokens > 0 ? sequence->output_length() >= sequence->max_tokens : completes;
@@ -168,7 +169,7 @@ void Scheduler::Impl::CommitRow(Sequence* sequence, const RowOutcome& outcome) {
 
 absl::Span<const int32_t> Scheduler::Tokens(SequenceId id) const {
   const Sequence* sequence = impl_->state.Find(id);
-  return sequence == nullptr ? absl::Span<const int32_t>() : absl::MakeConstSpan(sequence->tokens);
+  return sequence == nullptr ? absl::Span<const int32_t>() : absl::MakeConstSpan(sequence->tokens).first(sequence->known_size());
 }
 
 bool Scheduler::Idle() const { return impl_->state.num_live() == 0; }

@@ -38,13 +38,20 @@ struct SequenceSpec {
   // for output 0 and then share its prompt's blocks. 0: none. Without a prefix cache to read there is nothing
   // to wait for.
   SequenceId after = 0;
+  // Whether a row may be planned for it before the token is known that it takes (Scheduler::Plan).
+  bool runs_ahead = true;
 };
+
+// Stands for a token that is not known yet.
+inline constexpr int32_t kUnknownToken = -1;
 
 // One row of a step.
 struct PlannedRow {
   SequenceId id = 0;
   int32_t start = 0;                      // first position to compute
   absl::Span<const int32_t> tokens;       // the tokens there; valid until the scheduler is next changed
+  // The row's only token is kUnknownToken: the one that this row of the plan before draws. -1: all are known.
+  int32_t token_of = -1;
   absl::Span<const int32_t> block_table;  // covers start + tokens.size() tokens; valid likewise
   bool samples = false;                   // the row's last token is the sequence's last: a new token is drawn
   bool prefill = false;                   // computes prompt (or, after a preemption, earlier output) tokens
@@ -74,6 +81,9 @@ struct RowOutcome {
   // on, so it matters for an embedding that ends well: set, its last blocks are published too. Left false for
   // an error, so that nothing of that row is ever found again.
   bool computed = false;
+  // The token came too late for the row that the plan after this one has for the sequence: it got another one, so it is
+  // void, and is planned again.
+  bool late = false;
 };
 
 struct SchedulerStats {
@@ -106,6 +116,10 @@ struct SchedulerStats {
 //    chained hash and then compared token for token, within a salt. At least the last token of a prompt is
 //    always computed. When two sequences compute the same block, one copy stays and both hold it.
 //  - Blocks are reference counted; when the last sequence is gone, free + cached = total.
+//  - A step can be planned while the one before is at work, one step ahead. Steps run in the order of their plans, so a
+//    sequence that ends gives its blocks back at once, though a row of it may still be at work: whoever gets them next
+//    writes them in a later step. What such a row computes stands behind the sequence's computed tokens, in a block that
+//    is not published. Nobody is preempted ahead of a step at work.
 //  - The cost of a step is in what runs, not in what waits.
 class Scheduler {
  public:
@@ -122,20 +136,25 @@ class Scheduler {
   // Puts a sequence into the queue. Errors: as CheckFits, an empty prompt, an id in use (ALREADY_EXISTS).
   absl::Status Add(SequenceSpec spec);
 
-  // Takes a sequence out, whatever its state. False if there is none of this id. Belongs between a Commit and
-  // the next Plan; while a plan is open it takes effect at the end of its Commit.
+  // Takes a sequence out, whatever its state. False if there is none of this id. Rows that open plans have for it are
+  // void.
   bool Remove(SequenceId id);
 
-  // Plans the next step. Must be followed by Commit before the next Plan, also when rows is empty.
+  // Plans the next step. Each plan must be committed, also when rows is empty, and at most two are open at a time: the
+  // second is planned ahead of the first's outcome, as if no row of it ended its sequence or failed. It has no rows where
+  // that can't be: a sequence whose token the first draws does not run ahead, or somebody would have to be preempted.
+  // Valid until it is committed.
   const StepPlan& Plan(absl::Time now);
 
-  // Takes the outcome of the last plan: one for each of its rows, in any order. A sequence that reaches its
-  // max_tokens, or an embedding whose prompt is computed, must be marked finished by the caller; its blocks
-  // then go to the prefix cache or free. A caller that breaks these rules does no harm (a row without an
-  // outcome is planned again, a sequence past its end is ended), but CheckInvariants reports it from then on.
+  // Takes the outcome of the oldest open plan: one for each of its rows, in any order; those of void rows are ignored
+  // and may be left out. A sequence that reaches its max_tokens, or an embedding whose prompt is computed, must be marked
+  // finished by the caller; its blocks then go to the prefix cache or free, and its row in the plan after this one is
+  // void. A caller that breaks these rules does no harm (a row without an outcome is planned again, a sequence past its
+  // end is ended), but CheckInvariants reports it from then on.
   void Commit(absl::Span<const RowOutcome> outcomes);
 
-  // Prompt and output so far; empty for an id that is not live. Valid until the scheduler is next changed.
+  // Prompt and output so far, as far as known; empty for an id that is not live. Valid until the scheduler is next
+  // changed.
   absl::Span<const int32_t> Tokens(SequenceId id) const;
 
   bool Idle() const;  // nothing running, nothing waiting

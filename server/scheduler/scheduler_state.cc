@@ -25,6 +25,7 @@ void SchedulerState::Add(SequenceSpec spec) {
   sequence->read_prefix_cache = config.prefix_cache && spec.read_prefix_cache;
   sequence->salt = blocks.AcquireSalt(spec.cache_salt);
   sequence->deadline = spec.deadline;
+  sequence->runs_ahead = spec.runs_ahead;
 
   Sequence* leader = sequence->read_prefix_cache && spec.after != 0 ? Find(spec.after) : nullptr;
   if (leader != nullptr && !leader->prompt_computed()) {
@@ -77,7 +78,7 @@ void SchedulerState::PreemptLast(uint64_t plan_number) {
   running.RemoveLast();
   ReleaseBlocks(sequence);
   sequence->state = Sequence::State::kWaiting;
-  sequence->planned = 0;
+  sequence->share = 0;
   sequence->ran_before = true;
   sequence->preempted_in_plan = plan_number;
   waiting.Insert(sequence);
@@ -86,6 +87,7 @@ void SchedulerState::PreemptLast(uint64_t plan_number) {
 
 void SchedulerState::Advance(Sequence* sequence, int32_t count) {
   sequence->computed += count;
+  sequence->planned -= count;
   if (sequence->publishing) PublishFullBlocks(sequence);
   if (!sequence->dependents.empty() && sequence->prompt_computed()) ReleaseDependents(sequence);
 }
@@ -169,6 +171,7 @@ void SchedulerState::RemoveFinished(absl::Span<Sequence* const> finished) {
 }
 
 void SchedulerState::Forget(Sequence* sequence) {
+  open.Void(sequence);
   ReleaseBlocks(sequence);
   ReleaseDependents(sequence);
   deadlines.Remove(sequence);

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "server/scheduler/block_manager.h"
+#include "server/scheduler/open_plans.h"
 #include "server/scheduler/scheduler.h"
 #include "server/scheduler/sequence.h"
 #include "server/scheduler/sequence_queues.h"
@@ -39,14 +40,14 @@ class SchedulerState {
   void Admit(Sequence* sequence);
   // One block more at the end of its table. False if every block is used.
   bool Grow(Sequence* sequence);
-  // Puts the last of the running list back to wait.
+  // Puts the last of the running list back to wait. No plan but the one in the making may have a row for it.
   void PreemptLast(uint64_t plan_number);
 
   // `count` more tokens have their keys and values in the cache: publishes the blocks that this fills, and
   // lets dependents go when the prompt is complete.
   void Advance(Sequence* sequence, int32_t count);
 
-  // Takes a sequence out of every list and forgets it.
+  // Takes a sequence out of every list and every open plan and forgets it.
   void Remove(Sequence* sequence);
   // Does so for each running sequence that is marked finished, in one pass; `finished` lists them.
   void RemoveFinished(absl::Span<Sequence* const> finished);
@@ -63,6 +64,7 @@ class SchedulerState {
   WaitingQueue waiting;
   RunningList running;
   DeadlineQueue deadlines;
+  OpenPlans open;
   int64_t preemptions = 0;
   int32_t num_live() const { return static_cast<int32_t>(sequences_.size()); }
 
@@ -74,6 +76,7 @@ class SchedulerState {
   void PublishFullBlocks(Sequence* sequence);
   void Forget(Sequence* sequence);
   absl::Status CheckSequence(const Sequence& sequence) const;
+  absl::Status CheckOpenPlans() const;
 
   absl::flat_hash_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
   uint64_t last_arrival_ = 0;

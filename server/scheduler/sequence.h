@@ -27,12 +27,17 @@ struct Sequence {
   int32_t prompt_length = 0;
   int32_t max_tokens = 0;
   std::vector<int32_t> tokens;  // prompt, then output
+  // The last of `tokens` is kUnknownToken: a row of the oldest open plan draws it, one of the latest computes it.
+  bool pending = false;
+  bool runs_ahead = true;
 
   // While it runs. The tokens at 0 .. computed - 1 have their keys and values in `block_table`, which has
   // room for all tokens at admission and grows by a block when decoding fills it.
   std::vector<int32_t> block_table;
   int32_t computed = 0;
-  int32_t planned = 0;    // tokens that the open plan computes
+  int32_t planned = 0;    // tokens after these that open plans compute
+  int32_t share = 0;      // tokens after these that the plan in the making computes
+  int32_t row = -1;       // its place in the last plan that has a row for it
   bool finished = false;  // within Commit: to be taken out at its end
 
   // The first `published` blocks of the table are in the prefix cache. Publishing stops when the chain to the
@@ -54,10 +59,17 @@ struct Sequence {
   std::vector<Sequence*> dependents;  // blocked until this prompt is computed
 
   int32_t size() const { return static_cast<int32_t>(tokens.size()); }
+  int32_t known_size() const { return size() - (pending ? 1 : 0); }
   int32_t output_length() const { return size() - prompt_length; }
   bool prompt_computed() const { return computed >= prompt_length; }
-  // One token is left to compute, and it is an output: the usual state of a running generation.
-  bool decoding() const { return prompt_computed() && size() - computed == 1; }
+  // The first position that no open plan computes.
+  int32_t next() const { return computed + planned; }
+  // One token is left to plan, and it is an output: the usual state of a running generation.
+  bool decoding() const { return next() >= prompt_length && size() - next() == 1; }
+  // An open plan computes all its tokens, and draws the next if it generates.
+  bool awaits_outcome() const { return next() == size(); }
+  // While it awaits its outcome: whether there is more to compute, if nothing ends it.
+  bool goes_on() const { return output_length() + 1 < max_tokens; }
 };
 
 // The order in which sequences are served: by priority, then by arrival.

@@ -31,6 +31,8 @@ Totals& Totals::operator+=(const Totals& o) {
   computed_tokens += o.computed_tokens;
   cached_tokens += o.cached_tokens;
   drains += o.drains;
+  ahead += o.ahead;
+  void_rows += o.void_rows;
   return *this;
 }
 
@@ -51,9 +53,9 @@ absl::Status Simulation::Run(int64_t steps) {
       for (; arrivals > 0 && static_cast<int32_t>(clients_.size()) < profile_.max_live; arrivals -= 1) {
         if (random_.Chance(arrivals)) RETURN_IF_ERROR(Arrive());
       }
-      if (random_.Chance(profile_.cancel_rate)) RETURN_IF_ERROR(CancelOne(/*in_plan=*/false));
+      if (random_.Chance(profile_.cancel_rate)) RETURN_IF_ERROR(CancelOne());
       if (random_.Chance(profile_.clear_rate)) scheduler_.ClearPrefixCache();
-      RETURN_IF_ERROR(Step());
+      RETURN_IF_ERROR(Advance());
     }
     RETURN_IF_ERROR(RunUntilIdle());
   }
@@ -66,9 +68,10 @@ absl::Status Simulation::Run(int64_t steps) {
 absl::Status Simulation::RunUntilIdle() {
   int64_t bound = 1;
   for (const auto& [id, client] : clients_) bound += client.prompt_length + client.max_tokens + 1;
-  while (!clients_.empty()) {
-    if (bound-- <= 0) return Wrong(clients_.size(), " sequences do not finish");
-    RETURN_IF_ERROR(Step());
+  if (profile_.late_rate > 0) bound *= 2;  // rows that run again
+  while (!clients_.empty() || at_work_.has_value()) {
+    if (bound-- < 0) return Wrong(clients_.size(), " sequences do not finish");
+    RETURN_IF_ERROR(Advance());
   }
   if (!scheduler_.Idle()) return Wrong("the scheduler is not idle and has nobody to serve");
   const SchedulerStats stats = scheduler_.Stats();
@@ -94,6 +97,7 @@ absl::Status Simulation::Arrive() {
     spec.deadline = now_ + absl::Milliseconds(random_.Chance(0.1) ? -1 : random_.Uniform(0, 3000));
   }
   spec.read_prefix_cache = !random_.Chance(profile_.bypass_share);
+  spec.runs_ahead = !random_.Chance(profile_.behind_share);
   const int32_t salt = random_.Uniform(0, profile_.num_salts - 1);
   spec.cache_salt = Workload::SaltName(salt);
 
@@ -145,6 +149,7 @@ absl::Status Simulation::Add(SequenceSpec spec, int32_t salt, uint64_t seed) {
   client.salt = salt;
   client.reads_cache = spec.read_prefix_cache && profile_.scheduler.prefix_cache;
   client.deadline = spec.deadline;
+  client.runs_ahead = spec.runs_ahead;
   for (const int32_t token : spec.prompt) Append(client, token);
   const auto leader = clients_.find(spec.after);
   if (client.reads_cache && leader != clients_.end() &&
@@ -162,46 +167,84 @@ absl::Status Simulation::Add(SequenceSpec spec, int32_t salt, uint64_t seed) {
   return absl::OkStatus();
 }
 
-absl::Status Simulation::CancelOne(bool in_plan) {
+absl::Status Simulation::CancelOne() {
   if (clients_.empty()) return absl::OkStatus();
   auto it = clients_.begin();
   std::advance(it, random_.Uniform(0, static_cast<int32_t>(clients_.size()) - 1));
   const SequenceId id = it->first;
-  if (trace_) std::printf("cancel %lld%s\n", static_cast<long long>(id), in_plan ? " in plan" : "");
+  if (trace_) std::printf("cancel %lld\n", static_cast<long long>(id));
   if (!scheduler_.Remove(id)) return Wrong("sequence ", id, " is live and can't be removed");
   ++totals_.cancelled;
-  if (in_plan) {
-    it->second.cancelled = true;
-    return absl::OkStatus();
-  }
   Gone(id);
   if (scheduler_.Remove(id)) return Wrong("sequence ", id, " was removed twice");
   return absl::OkStatus();
 }
 
-absl::Status Simulation::Step() {
+// Runs a step; while it is at work the next one may be planned.
+absl::Status Simulation::Advance() {
   ++totals_.steps;
   now_ += absl::Milliseconds(random_.Uniform(0, 30));
+  if (!at_work_.has_value()) {
+    at_work_.emplace();
+    RETURN_IF_ERROR(PlanStep(&*at_work_));
+  }
+  if (random_.Chance(profile_.ahead_rate) && !at_work_->rows.empty()) {
+    now_ += absl::Milliseconds(random_.Uniform(0, 30));
+    ahead_.emplace();
+    RETURN_IF_ERROR(PlanStep(&*ahead_));
+    RETURN_IF_ERROR(scheduler_.CheckInvariants());
+  }
+  if (random_.Chance(profile_.cancel_in_plan_rate)) RETURN_IF_ERROR(CancelOne());
+  RETURN_IF_ERROR(RunStep(&*at_work_));
+  at_work_ = std::move(ahead_);
+  ahead_.reset();
+  if (at_work_.has_value() && at_work_->rows.empty()) {
+    scheduler_.Commit({});
+    at_work_.reset();
+  }
+  return CheckAfterCommit();
+}
+
+absl::Status Simulation::PlanStep(Step* step) {
   const StepPlan& plan = scheduler_.Plan(now_);
   if (trace_) Trace(plan);
   RETURN_IF_ERROR(CheckExpired(plan));
   RETURN_IF_ERROR(CheckPreemptedAndAdmitted(plan));
+  if (ahead_.has_value() && plan.rows.empty()) return CheckNothingAhead();
   RETURN_IF_ERROR(CheckOrder(plan));
   RETURN_IF_ERROR(CheckRows(plan));
-  if (random_.Chance(profile_.cancel_in_plan_rate)) RETURN_IF_ERROR(CancelOne(/*in_plan=*/true));
+  step->rows.resize(plan.rows.size());
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    const PlannedRow& planned = plan.rows[i];
+    Step::Row& row = step->rows[i];
+    row.planned = planned;
+    row.tokens.assign(planned.tokens.begin(), planned.tokens.end());
+    row.block_table.assign(planned.block_table.begin(), planned.block_table.end());
+    row.planned.tokens = row.tokens;
+    row.planned.block_table = row.block_table;
+    row.arrival = clients_.at(planned.id).arrival;
+  }
+  for (const Step::Row& row : step->rows) clients_.at(row.planned.id).planned += row.planned.tokens.size();
+  totals_.ahead += ahead_.has_value();
+  return absl::OkStatus();
+}
+
+absl::Status Simulation::RunStep(Step* step) {
+  const bool device_fault = random_.Chance(profile_.device_fault_rate);
   std::vector<RowOutcome> outcomes;
-  RETURN_IF_ERROR(ComputeRows(plan, &outcomes));
+  for (Step::Row& row : step->rows) {
+    if (row.planned.token_of >= 0) row.tokens[0] = drawn_[row.planned.token_of];
+    RETURN_IF_ERROR(ComputeRow(&row, device_fault, &outcomes));
+  }
+  drawn_.clear();
+  for (const Step::Row& row : step->rows) drawn_.push_back(row.drawn);
   if (random_.Chance(0.2)) {
     for (size_t i = outcomes.size(); i > 1; --i) {
       std::swap(outcomes[i - 1], outcomes[random_.Uniform(0, static_cast<int32_t>(i) - 1)]);
     }
   }
   scheduler_.Commit(outcomes);
-  for (auto it = clients_.begin(); it != clients_.end();) {
-    const SequenceId id = (it++)->first;
-    if (clients_[id].cancelled) Gone(id);
-  }
-  return CheckAfterCommit();
+  return absl::OkStatus();
 }
 
 absl::Status Simulation::CheckExpired(const StepPlan& plan) {
@@ -223,6 +266,7 @@ absl::Status Simulation::CheckPreemptedAndAdmitted(const StepPlan& plan) {
     const auto it = clients_.find(id);
     if (it == clients_.end() || !it->second.running)
       return Wrong("sequence ", id, " was preempted and did not run");
+    if (ahead_.has_value()) return Wrong("sequence ", id, " was preempted ahead of a step at work");
     it->second.running = false;
     it->second.ran_before = true;
     it->second.computed = 0;
@@ -307,7 +351,7 @@ absl::Status Simulation::CheckOrder(const StepPlan& plan) {
 
 absl::Status Simulation::CheckRows(const StepPlan& plan) {
   const SchedulerConfig& s = profile_.scheduler;
-  if (plan.rows.empty() && !clients_.empty())
+  if (plan.rows.empty() && !ahead_.has_value() && !clients_.empty())
     return Wrong("nothing is planned for ", clients_.size(), " sequences");
   if (static_cast<int32_t>(plan.rows.size()) > s.max_running) return Wrong(plan.rows.size(), " rows");
   int32_t planned = 0;
@@ -322,17 +366,24 @@ absl::Status Simulation::CheckRows(const StepPlan& plan) {
     const int32_t end = row.start + count;
     ids.push_back(row.id);
     planned += count;
-    if (row.start != client.computed || count < 1 || end > client.size()) {
-      return Wrong("sequence ", row.id, " of ", client.size(), " tokens, computed ", client.computed,
-                   ", planned from ", row.start, " to ", end);
+    if (row.start != client.next() || count < 1 || end > client.size_to_plan()) {
+      return Wrong("sequence ", row.id, " of ", client.size(), " tokens, computed ", client.computed, " + ",
+                   client.planned, ", planned from ", row.start, " to ", end);
     }
-    if (!std::equal(row.tokens.begin(), row.tokens.end(), client.tokens.begin() + row.start)) {
+    if (row.token_of >= 0) {
+      if (!client.expects_token() || count != 1 || row.tokens[0] != kUnknownToken) {
+        return Wrong("sequence ", row.id, " has a token that is not known in its row");
+      }
+      const PlannedRow& before = at_work_->rows.at(row.token_of).planned;
+      if (before.id != row.id || !before.samples) return Wrong("row ", row.token_of, " does not draw for ", row.id);
+    } else if (client.expects_token() ||
+               !std::equal(row.tokens.begin(), row.tokens.end(), client.tokens.begin() + row.start)) {
       return Wrong("sequence ", row.id, " has other tokens in its row");
     }
     if (row.prefill == client.decoding()) return Wrong("sequence ", row.id, " prefill: ", row.prefill);
     if (row.prefill && count > s.max_prefill_chunk)
       return Wrong("sequence ", row.id, " prefills ", count, " tokens");
-    if (row.samples != (end == client.size() && client.max_tokens > 0)) {
+    if (row.samples != (end == client.size_to_plan() && client.max_tokens > 0)) {
       return Wrong("sequence ", row.id, " samples: ", row.samples);
     }
     if (static_cast<int32_t>(row.block_table.size()) != (end + s.block_size - 1) / s.block_size) {
@@ -357,7 +408,7 @@ absl::Status Simulation::CheckShares(const StepPlan& plan) {
   std::map<SequenceId, int32_t> shares;
   std::vector<const Client*> prefilling;
   for (const auto& [id, client] : clients_) {
-    if (!client.running) continue;
+    if (!client.running || client.next() == client.size_to_plan()) continue;
     if (client.decoding()) {
       shares[id] = 1;
       --budget;
@@ -369,7 +420,7 @@ absl::Status Simulation::CheckShares(const StepPlan& plan) {
             [](const Client* a, const Client* b) { return ServedBefore(*a, *b); });
   for (const Client* client : prefilling) {
     const int32_t share =
-        std::min({client->size() - client->computed, profile_.scheduler.max_prefill_chunk, budget});
+        std::min({client->size_to_plan() - client->next(), profile_.scheduler.max_prefill_chunk, budget});
     if (share > 0) shares[client->id] = share;
     budget -= share;
   }
@@ -384,36 +435,77 @@ absl::Status Simulation::CheckShares(const StepPlan& plan) {
   return absl::OkStatus();
 }
 
-absl::Status Simulation::ComputeRows(const StepPlan& plan, std::vector<RowOutcome>* outcomes) {
-  const bool device_fault = random_.Chance(profile_.device_fault_rate);
-  for (const PlannedRow& row : plan.rows) {
-    RowOutcome& outcome = outcomes->emplace_back();
-    outcome.id = row.id;
-    Client& client = clients_.at(row.id);
-    uint64_t prefix = 0;
-    RETURN_IF_ERROR(
-        backend_.Compute(row, {client.id, client.salt, client.reads_cache, client.prefixes}, &prefix));
-    if (device_fault || random_.Chance(profile_.row_error_rate)) {
-      backend_.Poison(row, random_.Next());
-      outcome.finished = true;
-      ++totals_.failed;
-      Gone(row.id);
+// Ahead of a step at work a plan may be empty although there is work: a sequence has to wait for its token, or somebody
+// may have to be preempted.
+absl::Status Simulation::CheckNothingAhead() {
+  const SchedulerStats stats = scheduler_.Stats();
+  bool due = false;
+  int32_t lowest = INT32_MAX, highest = INT32_MIN;  // priorities, of those that run and of those that wait
+  for (const auto& [id, client] : clients_) {
+    if (!client.running) {
+      if (client.leader == 0) highest = std::max(highest, client.priority);
       continue;
     }
-    totals_.computed_tokens += static_cast<int64_t>(row.tokens.size());
-    client.computed += static_cast<int32_t>(row.tokens.size());
-    if (client.computed >= client.prompt_length) ReleaseDependents(client.id);
-    if (row.samples) {
-      Draw(client, prefix, &outcome);
-    } else if (client.computed == client.size()) {  // an embedding
-      outcome.finished = true;
-      outcome.computed = random_.Chance(0.9);
+    if (client.expects_token() && !client.runs_ahead) return absl::OkStatus();
+    lowest = std::min(lowest, client.priority);
+    due |= client.next() < client.size_to_plan();
+  }
+  if (!due || stats.blocks_cached + stats.blocks_free < stats.running || highest > lowest) return absl::OkStatus();
+  return Wrong("nothing is planned ahead for ", stats.running, " sequences");
+}
+
+Simulation::Client* Simulation::Owner(const Step::Row& row) {
+  const auto it = clients_.find(row.planned.id);
+  return it == clients_.end() || it->second.arrival != row.arrival ? nullptr : &it->second;
+}
+
+absl::Status Simulation::ComputeRow(Step::Row* row, bool device_fault, std::vector<RowOutcome>* outcomes) {
+  const PlannedRow& planned = row->planned;
+  Client* client = Owner(*row);
+  if (client == nullptr || row->is_void) {
+    // Nobody wants it; the device computes it all the same, from whatever token it got.
+    ++totals_.void_rows;
+    backend_.Poison(planned, random_.Next());
+    row->drawn = random_.Uniform(0, profile_.vocabulary - 1);
+    if (random_.Chance(0.5)) outcomes->push_back({.id = planned.id, .token = planned.samples ? row->drawn : -1});
+    return absl::OkStatus();
+  }
+  RowOutcome& outcome = outcomes->emplace_back();
+  outcome.id = planned.id;
+  uint64_t prefix = 0;
+  RETURN_IF_ERROR(backend_.Compute(
+      planned, {client->id, client->salt, client->reads_cache, client->prefixes}, &prefix));
+  if (device_fault || random_.Chance(profile_.row_error_rate)) {
+    backend_.Poison(planned, random_.Next());
+    outcome.finished = true;
+    ++totals_.failed;
+    Gone(planned.id);
+    return absl::OkStatus();
+  }
+  const int32_t count = static_cast<int32_t>(planned.tokens.size());
+  totals_.computed_tokens += count;
+  client->computed += count;
+  client->planned -= count;
+  if (client->computed >= client->prompt_length) ReleaseDependents(client->id);
+  if (planned.samples) {
+    Draw(*client, prefix, &outcome);
+    row->drawn = outcome.token;
+    if (!outcome.finished && random_.Chance(profile_.late_rate)) {
+      outcome.late = true;
+      row->drawn = random_.Uniform(0, profile_.vocabulary - 1);
+      client->planned = 0;
+      if (ahead_.has_value()) {
+        for (Step::Row& next : ahead_->rows) next.is_void |= Owner(next) == client;
+      }
     }
-    if (outcome.finished) {
-      RETURN_IF_ERROR(CheckOutput(client));
-      ++totals_.completed;
-      Gone(row.id);
-    }
+  } else if (client->computed == client->size()) {  // an embedding
+    outcome.finished = true;
+    outcome.computed = random_.Chance(0.9);
+  }
+  if (outcome.finished) {
+    RETURN_IF_ERROR(CheckOutput(*client));
+    ++totals_.completed;
+    Gone(planned.id);
   }
   return absl::OkStatus();
 }

@@ -42,6 +42,9 @@ Profile RandomProfile(Random& random) {
   p.stop_one_in = random.Chance(0.3) ? 1 << 30 : random.Uniform(4, 100);
   if (random.Chance(0.6)) p.cancel_rate = random.Uniform(1, 100) / 1000.0;
   if (random.Chance(0.5)) p.cancel_in_plan_rate = random.Uniform(1, 50) / 1000.0;
+  if (random.Chance(0.7)) p.ahead_rate = random.Chance(0.6) ? 1.0 : random.Uniform(10, 95) / 100.0;
+  if (random.Chance(0.3)) p.late_rate = random.Uniform(1, 100) / 1000.0;
+  if (random.Chance(0.3)) p.behind_share = random.Uniform(1, 30) / 100.0;
   if (random.Chance(0.5)) p.deadline_share = random.Uniform(5, 80) / 100.0;
   if (random.Chance(0.4)) p.row_error_rate = random.Uniform(1, 20) / 1000.0;
   if (random.Chance(0.4)) p.device_fault_rate = random.Uniform(1, 20) / 1000.0;
@@ -59,7 +62,7 @@ std::string Describe(const Profile& p) {
   return absl::StrCat("blocks ", s.num_blocks, " of ", s.block_size, ", running ", s.max_running, ", batch ",
                       s.max_batched_tokens, ", chunk ", s.max_prefill_chunk, ", context ", s.max_context,
                       ", cache ", s.prefix_cache, ", hash bits ", s.prefix_hash_bits, ", longest ",
-                      p.max_sequence, ", live ", p.max_live);
+                      p.max_sequence, ", ahead ", p.ahead_rate, ", late ", p.late_rate, ", live ", p.max_live);
 }
 
 Workload::Workload(const Profile& profile, Random* random) : profile_(profile), random_(*random) {

@@ -20,6 +20,9 @@ struct Profile {
   int32_t stop_one_in = 0;  // tokens
   double cancel_rate = 0;   // of some sequence, a step
   double cancel_in_plan_rate = 0;
+  double ahead_rate = 0;         // of plans made while a step is at work, a step
+  double late_rate = 0;          // of tokens that come too late for the row planned ahead, a row
+  double behind_share = 0;       // of requests that do not run ahead
   double deadline_share = 0;     // of requests
   double row_error_rate = 0;     // a row
   double device_fault_rate = 0;  // a step

@@ -147,13 +147,15 @@ TEST(SchedulerBatching, RemoveWorksInEveryState) {
   EXPECT_EQ(driver->Stats().blocks_used, 0);
 }
 
-TEST(SchedulerBatching, RemoveInAnOpenPlanTakesEffectAtItsCommit) {
+TEST(SchedulerBatching, RemoveInAnOpenPlanTakesEffectAtOnce) {
   SchedulerDriver driver(Config());
   ASSERT_TRUE(driver.Add({.id = 1, .prompt = {1, 2}, .max_tokens = 9}).ok());
   ASSERT_TRUE(driver.Add({.id = 2, .prompt = {1, 2}, .max_tokens = 1}).ok());
   driver.Plan();
   EXPECT_TRUE(driver->Remove(1));
   EXPECT_TRUE(driver->Remove(2));  // ends in this step anyway
+  EXPECT_TRUE(driver->Idle());
+  EXPECT_EQ(driver->Stats().blocks_used, 0);
   EXPECT_EQ(driver.plan().rows[0].tokens.size(), 2);
   driver->Commit(driver.Outcomes());
   EXPECT_TRUE(driver->Idle());

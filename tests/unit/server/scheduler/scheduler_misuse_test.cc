@@ -65,14 +65,28 @@ TEST_F(SchedulerMisuseTest, ATokenWhereNoneIsDrawnIsIgnored) {
   EXPECT_EQ(Misuse(), "misuse: a token for sequence 1, whose row draws none");
 }
 
-TEST_F(SchedulerMisuseTest, PlanAndCommitTakeTurns) {
+TEST_F(SchedulerMisuseTest, AtMostTwoPlansAreOpen) {
   Add(1, 4, 5);
   Plan();
+  EXPECT_EQ(SchedulerDriver::Describe(Plan()), "1[4+1]*");
+  EXPECT_EQ(Misuse(), "");
   EXPECT_EQ(SchedulerDriver::Describe(Plan()), "1[0+4]");
-  EXPECT_EQ(Misuse(), "misuse: Plan without Commit of the plan before");
+  EXPECT_EQ(Misuse(), "misuse: Plan without Commit of the plans before");
+  scheduler_.Commit({{.id = 1, .token = 7}});  // of the second, whose row went with the first
+  EXPECT_EQ(scheduler_.Tokens(1).size(), 4);
   scheduler_.Commit({{.id = 1, .token = 7}});
   scheduler_.Commit({{.id = 1, .token = 7}});
   EXPECT_EQ(scheduler_.Tokens(1).size(), 5);
+}
+
+TEST_F(SchedulerMisuseTest, ARowWithoutOutcomeTakesTheNextWithIt) {
+  Add(1, 4, 5);
+  Plan();
+  Plan();
+  scheduler_.Commit({{.id = 1}});  // no token, goes on
+  EXPECT_EQ(Misuse(), "misuse: no token for sequence 1, which goes on");
+  scheduler_.Commit({});
+  EXPECT_EQ(SchedulerDriver::Describe(Plan()), "1[0+4]");
 }
 
 TEST_F(SchedulerMisuseTest, UnknownIdsAreHarmless) {
