@@ -271,6 +271,7 @@ absl::StatusOr<LoadedModel> LoadModel(const ServerOptions& options, Metrics* met
   config.scheduler.max_context = *max_context;
   config.scheduler.prefix_cache = !options.no_prefix_cache;
   config.max_queued_sequences = options.max_queued;
+  config.run_ahead = !options.no_run_ahead;
   config.slow_reader_timeout = options.slow_reader_timeout;
   config.watchdog_timeout = options.watchdog_timeout;
   config.eos_token_ids = (*checkpoint)->spec().eos_token_ids;

@@ -119,6 +119,8 @@ FlagSet MakeFlags(ServerOptions* o) {
   flags.Int("max-queued", &o->max_queued, 1, kMaxInt, "sequences that may wait; more are refused");
   flags.Int("default-max-tokens", &o->default_max_tokens, 1, kMaxInt, "for requests without max_tokens");
   flags.Switch("no-prefix-cache", &o->no_prefix_cache, "do not keep prompts for later requests");
+  flags.Switch("no-run-ahead", &o->no_run_ahead,
+               "on a GPU: start a step only when the tokens of the one before are known; to compare");
   flags.Switch("bf16-activations", &o->bf16_activations,
                "on Blackwell: keep activations in BF16 where a checkpoint has scales for NVFP4 ones");
 

@@ -45,6 +45,7 @@ struct ServerOptions {
   int32_t max_queued = 1024;
   int32_t default_max_tokens = 256;
   bool no_prefix_cache = false;
+  bool no_run_ahead = false;
   bool bf16_activations = false;
   absl::Duration slow_reader_timeout = absl::Seconds(30);
   absl::Duration watchdog_timeout = absl::Seconds(60);

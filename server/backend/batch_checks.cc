@@ -21,6 +21,10 @@ absl::Status CheckBatchRow(const BatchRow& row, const BackendInfo& info, const K
           absl::StrCat("block ", row.block_table[i], " is not one of the cache's ", kv.num_blocks));
     }
   }
+  if (row.token_of >= 0) {
+    return row.tokens.size() == 1 ? absl::OkStatus()
+                                  : absl::InvalidArgumentError("a row of several tokens takes one that is drawn");
+  }
   for (const int32_t token : row.tokens) {
     if (token < 0 || token >= info.vocab_size) {
       return absl::InvalidArgumentError(

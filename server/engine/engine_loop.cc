@@ -13,6 +13,19 @@
 #include "spdlog/spdlog.h"
 
 namespace tessera {
+namespace {
+
+// What the backend throws is its failure too.
+template <typename Work>
+absl::Status Guarded(const Work& work) {
+  try {
+    return work();
+  } catch (const std::exception& error) {
+    return absl::InternalError(absl::StrCat("the backend threw: ", error.what()));
+  }
+}
+
+}  // namespace
 
 EngineLoop::EngineLoop(const EngineConfig& config, Seams seams)
     : config_(config), seams_(std::move(seams)), scheduler_(config.scheduler) {
@@ -27,12 +40,14 @@ void EngineLoop::Run() {
     seams_.inbox->Take(&contents);
     TakeUp(&contents);
     if (contents.stop) break;
-    if (Step()) continue;
+    if (Advance()) continue;
     PublishLoad();
     Deliver();
     device_idle_since_ = absl::InfiniteFuture();
     if (slow_readers_.empty()) Sleep();
   }
+  if (at_work_ != nullptr) FinishStep(at_work_, nullptr);
+  at_work_ = nullptr;
   EndAllRequests(FinishReason::kAbort, absl::UnavailableError("the server is shutting down"));
   Deliver();
   seams_.heartbeat->Stop();
@@ -64,6 +79,8 @@ void EngineLoop::Admit(std::unique_ptr<ActiveRequest> owned) {
     return;
   }
   for (ActiveSequence& sequence : request->sequences) {
+    sequence.spec.runs_ahead =
+        !sequence.sampler.has_value() || seams_.backend->DrawsOnDevice(*sequence.sampler);
     const absl::Status added = scheduler_.Add(std::move(sequence.spec));
     if (!added.ok()) EndSequence(&sequence, FinishReason::kError, added);
   }
@@ -76,47 +93,127 @@ void EngineLoop::Sleep() {
   seams_.inbox->Wait(wake);
 }
 
-bool EngineLoop::Step() {
-  if (scheduler_.Idle()) return false;
-  StepRecord record;
+bool EngineLoop::Advance() {
+  if (at_work_ == nullptr) {
+    if (scheduler_.Idle()) return false;
+    Step* first = &steps_[0];
+    if (!PlanStep(first)) {
+      const bool expired = !first->plan->expired.empty();
+      scheduler_.Commit({});
+      Deliver();
+      return expired;
+    }
+    StartStep(first);
+    DrawStep(first);
+    at_work_ = first;
+  }
+  Step* step = at_work_;
+  Step* ahead = nullptr;
+  bool planned_nothing = false;
+  const bool overlaps = seams_.backend->overlaps();
+  if (overlaps && config_.run_ahead && step->status.ok() && !scheduler_.Idle()) {
+    Step* next = step == &steps_[0] ? &steps_[1] : &steps_[0];
+    planned_nothing = !PlanStep(next);
+    if (!planned_nothing) {
+      StartStep(next);
+      ahead = next;
+    }
+  }
+  Deliver();
+  FinishStep(step, ahead);
+  if (planned_nothing) scheduler_.Commit({});
+  at_work_ = failure_.ok() ? ahead : nullptr;
+  if (at_work_ != nullptr) DrawStep(at_work_);
+  if (!overlaps || !failure_.ok()) Deliver();
+  return true;
+}
+
+bool EngineLoop::PlanStep(Step* step) {
   const absl::Time start = seams_.clock();
   now_ = start;
-  const StepPlan& plan = scheduler_.Plan(start);
-  NotePlan(plan, &record);
-  if (plan.rows.empty()) {
-    const bool expired = !plan.expired.empty();
-    scheduler_.Commit({});
-    Deliver();
-    return expired;
-  }
-  BuildRows(plan, &record);
+  step->record = {};
+  step->status = absl::OkStatus();
+  step->follows = at_work_ != nullptr || device_idle_since_ != absl::InfiniteFuture();
+  step->plan = &scheduler_.Plan(start);
+  NotePlan(*step->plan, &step->record);
+  if (step->plan->rows.empty()) return false;
+  BuildRows(step);
   PublishLoad();
-  const absl::Time planned = seams_.clock();
-  record.plan = planned - start;
+  step->planned = seams_.clock();
+  step->record.plan = step->planned - start;
+  return true;
+}
 
-  const absl::Status ran = RunBackend(planned, &record);
+void EngineLoop::StartStep(Step* step) {
+  if (!seams_.backend->overlaps()) return;
+  step->status = Guarded([&] { return seams_.backend->Start(step->rows, &step->results); });
+}
+
+void EngineLoop::DrawStep(Step* step) {
+  if (!seams_.backend->overlaps() || !step->status.ok()) return;
+  step->status = Guarded([&] { return seams_.backend->Draw(); });
+}
+
+absl::Status EngineLoop::WaitFor(Step* step) {
+  Backend* backend = seams_.backend;
+  if (!step->status.ok()) return step->status;
+  const bool overlaps = backend->overlaps();
+  absl::Status status =
+      Guarded([&] { return overlaps ? backend->Finish() : backend->Run(step->rows, &step->results); });
+  if (status.ok() && step->results.size() != step->rows.size()) {
+    status = absl::InternalError(absl::StrCat("the backend gave ", step->results.size(), " results for ",
+                                              step->rows.size(), " rows"));
+  }
   now_ = seams_.clock();
-  record.run = now_ - planned;
-  device_idle_since_ = now_;
+  const absl::Time began = step->follows ? std::max(step->planned, last_step_end_) : step->planned;
+  step->record.run = std::max(now_ - began, absl::ZeroDuration());
+  if (step->follows) {
+    step->record.device_idle =
+        overlaps ? backend->device_idle() : std::max(step->planned - device_idle_since_, absl::ZeroDuration());
+  }
+  device_idle_since_ = last_step_end_ = now_;
+  return status;
+}
 
+void EngineLoop::FinishStep(Step* step, Step* ahead) {
+  const absl::Status ran = WaitFor(step);
   outcomes_.clear();
   inter_token_seconds_.clear();
-  for (size_t i = 0; i < plan.rows.size(); ++i) {
+  for (size_t i = 0; i < step->rows.size(); ++i) {
+    ActiveSequence* sequence = step->sequences[i];
+    if (sequence == nullptr || sequence->ended) continue;
     if (ran.ok()) {
-      outcomes_.push_back(TakeRow(plan.rows[i], row_sequences_[i], &results_[i], &record));
+      outcomes_.push_back(TakeRow(step->plan->rows[i], sequence, &step->results[i], &step->record));
     } else {
-      outcomes_.push_back({.id = plan.rows[i].id, .finished = true});
+      outcomes_.push_back({.id = step->plan->rows[i].id, .finished = true});
     }
   }
   scheduler_.Commit(outcomes_);
-  if (!ran.ok()) Fail(ran);
+  if (!ran.ok()) {
+    Fail(ran);
+    if (ahead != nullptr) scheduler_.Commit({});  // nobody is left of what was started ahead
+  } else if (ahead != nullptr) {
+    VoidRows(*step, ahead);
+  }
+  retired_.clear();
   if (!inter_token_seconds_.empty()) seams_.metrics->OnInterTokenLatencies(inter_token_seconds_);
-  seams_.board->generated_tokens.Add(now_, record.generated_tokens);
-  seams_.board->prompt_tokens.Add(now_, record.prefill_tokens);
-  record.publish = seams_.clock() - now_;
-  undelivered_ = record;
-  if (!seams_.backend->overlaps() || !ran.ok()) Deliver();
-  return true;
+  seams_.board->generated_tokens.Add(now_, step->record.generated_tokens);
+  seams_.board->prompt_tokens.Add(now_, step->record.prefill_tokens);
+  step->record.publish = seams_.clock() - now_;
+  undelivered_ = step->record;
+}
+
+// Nobody wants the rows of sequences that have ended, or whose token came too late for them.
+void EngineLoop::VoidRows(const Step& finished, Step* ahead) {
+  for (size_t i = 0; i < ahead->rows.size(); ++i) {
+    BatchRow& row = ahead->rows[i];
+    const bool late = row.token_of >= 0 && finished.results[row.token_of].late;
+    if (!late && !ahead->sequences[i]->ended) continue;
+    row.sampler = nullptr;
+    row.prompt_scorer = nullptr;
+    row.pooler = nullptr;
+    ahead->sequences[i] = nullptr;
+  }
 }
 
 void EngineLoop::NotePlan(const StepPlan& plan, StepRecord* record) {
@@ -141,45 +238,28 @@ void EngineLoop::NotePlan(const StepPlan& plan, StepRecord* record) {
   }
 }
 
-void EngineLoop::BuildRows(const StepPlan& plan, StepRecord* record) {
-  rows_.clear();
-  row_sequences_.clear();
-  for (const PlannedRow& planned : plan.rows) {
+void EngineLoop::BuildRows(Step* step) {
+  step->rows.clear();
+  step->sequences.clear();
+  StepRecord* record = &step->record;
+  for (const PlannedRow& planned : step->plan->rows) {
     ActiveSequence* sequence = sequences_.at(planned.id);
-    BatchRow& row = rows_.emplace_back();
+    BatchRow& row = step->rows.emplace_back();
     row.tokens = planned.tokens;
+    row.token_of = planned.token_of;
     row.start = planned.start;
     row.block_table = planned.block_table;
     if (planned.samples && sequence->sampler.has_value()) row.sampler = &*sequence->sampler;
-    if (sequence->prompt_scorer.has_value()) row.prompt_scorer = &*sequence->prompt_scorer;
+    // It scores what follows the prompt's tokens but the last, and is gone when the first token is taken.
+    if (sequence->prompt_scorer.has_value() && planned.start + 1 < sequence->prompt_tokens) {
+      row.prompt_scorer = &*sequence->prompt_scorer;
+    }
     if (sequence->pooler.has_value()) row.pooler = &*sequence->pooler;
-    row_sequences_.push_back(sequence);
+    step->sequences.push_back(sequence);
     (planned.prefill ? record->prefill_tokens : record->decode_tokens) +=
         static_cast<int32_t>(row.tokens.size());
   }
-  record->rows = static_cast<int32_t>(rows_.size());
-}
-
-absl::Status EngineLoop::RunBackend(absl::Time planned, StepRecord* record) {
-  const auto guarded = [](const auto& work) -> absl::Status {
-    try {
-      return work();
-    } catch (const std::exception& error) {
-      return absl::InternalError(absl::StrCat("the backend threw: ", error.what()));
-    }
-  };
-  const bool overlaps = seams_.backend->overlaps();
-  if (!overlaps) Deliver();
-  absl::Status status = guarded([&] { return seams_.backend->Start(rows_, &results_); });
-  const absl::Time started = overlaps ? seams_.clock() : planned;
-  record->device_idle = std::max(started - device_idle_since_, absl::ZeroDuration());
-  if (overlaps) Deliver();
-  if (status.ok()) status = guarded([&] { return seams_.backend->Finish(); });
-  if (status.ok() && results_.size() != rows_.size()) {
-    status = absl::InternalError(
-        absl::StrCat("the backend gave ", results_.size(), " results for ", rows_.size(), " rows"));
-  }
-  return status;
+  record->rows = static_cast<int32_t>(step->rows.size());
 }
 
 RowOutcome EngineLoop::TakeRow(const PlannedRow& row, ActiveSequence* sequence, RowResult* result,
@@ -201,6 +281,7 @@ RowOutcome EngineLoop::TakeRow(const PlannedRow& row, ActiveSequence* sequence, 
     outcome.finished = TakeEmbedding(row, sequence, &outcome.computed);
   } else if (row.samples) {
     outcome.token = result->sampled.token;
+    outcome.late = result->late;
     outcome.finished = TakeToken(sequence, std::move(result->sampled), record);
   }
   return outcome;
@@ -343,8 +424,11 @@ void EngineLoop::Deliver() {
     seams_.metrics->OnRequestFinished(last.request->progress.Record(last.request->kind, last.at));
     seams_.inbox->ReleaseId(last.request->stream->request_id());
     last.request->stream->PushLast(std::move(last.event));
-    requests_.erase(last.request->serial);
+    const auto it = requests_.find(last.request->serial);
+    retired_.push_back(std::move(it->second));
+    requests_.erase(it);
   }
+  if (at_work_ == nullptr) retired_.clear();
   seams_.inbox->Delivered(static_cast<int32_t>(last_events_.size()));
   last_events_.clear();
 }

@@ -26,7 +26,14 @@ struct EngineConfig;
 //
 //   inbox -> plan -> run -> take tokens -> commit -> deliver
 //
-// On a device that works beside the host, a step's results are delivered while the next one runs.
+// A device that works beside its host is kept one step ahead of it: while a step is at work the next is planned and
+// started, with rows for the tokens that the first is about to draw, and what came of the step before is delivered. Then
+// the first is waited for, its tokens are taken, and the samplers, which know them now, draw in the next:
+//
+//   device  |  step 1  |  step 2  |  step 3  |
+//   host       plan 2, start 2, deliver 0, finish 1, take 1, draw 2, inbox, plan 3, start 3, deliver 1, finish 2, ...
+//
+// A row that was started ahead for a sequence that turns out to have ended is void: nothing looks at what it computes.
 //
 // A request is accounted for (blocks, load, metrics, its id) before its last event goes out, so whoever has seen the
 // end sees a server without it.
@@ -61,11 +68,30 @@ class EngineLoop {
   void Admit(std::unique_ptr<ActiveRequest> request);
   void Sleep();
 
+  // A step from its plan to its commit. Kept for its memory.
+  struct Step {
+    const StepPlan* plan = nullptr;
+    std::vector<BatchRow> rows;
+    std::vector<ActiveSequence*> sequences;  // of the rows; null: void
+    std::vector<RowResult> results;
+    absl::Status status;  // of the parts of it that were run
+    StepRecord record;
+    absl::Time planned;
+    bool follows = false;  // the device had work until it came to this step
+  };
+
   // One round's work on the model. False if there was nothing to do.
-  bool Step();
+  bool Advance();
+  // False if there is nothing to run.
+  bool PlanStep(Step* step);
   void NotePlan(const StepPlan& plan, StepRecord* record);
-  void BuildRows(const StepPlan& plan, StepRecord* record);
-  absl::Status RunBackend(absl::Time planned, StepRecord* record);
+  void BuildRows(Step* step);
+  void StartStep(Step* step);
+  void DrawStep(Step* step);
+  // Waits for the step, takes what came of it and commits its plan. `ahead`: the step after it, or null.
+  void FinishStep(Step* step, Step* ahead);
+  absl::Status WaitFor(Step* step);
+  void VoidRows(const Step& finished, Step* ahead);
   RowOutcome TakeRow(const PlannedRow& row, ActiveSequence* sequence, RowResult* result, StepRecord* record);
   bool TakeToken(ActiveSequence* sequence, SampledToken sampled, StepRecord* record);
   bool TakeEmbedding(const PlannedRow& row, ActiveSequence* sequence, bool* computed);
@@ -95,13 +121,15 @@ class EngineLoop {
   absl::Status failure_;
   absl::Time now_;                         // of the round: when its tokens are there
   std::optional<StepRecord> undelivered_;  // the last step, until its results are delivered
+  Step steps_[2];
+  Step* at_work_ = nullptr;  // one of them: started, not finished
+  // Ended and delivered, while a step at work has rows of them.
+  std::vector<std::unique_ptr<ActiveRequest>> retired_;
+  absl::Time last_step_end_ = absl::InfinitePast();
   absl::Time device_idle_since_ =
       absl::InfiniteFuture();  // the last step's end, unless there was nothing to do then
 
   // Kept from step to step for their memory.
-  std::vector<BatchRow> rows_;
-  std::vector<ActiveSequence*> row_sequences_;
-  std::vector<RowResult> results_;
   std::vector<RowOutcome> outcomes_;
   std::vector<double> inter_token_seconds_;
   std::vector<Outgoing> outgoing_;     // deltas, and ends of requests that go on

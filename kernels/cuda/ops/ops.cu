@@ -13,11 +13,14 @@ const char* Reason(cudaError_t status) {
   return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
 }
 
-__global__ void EmbedKernel(const __nv_bfloat16* table, const int32_t* ids, int32_t dim, float* out) {
+__global__ void EmbedKernel(const __nv_bfloat16* table, const int32_t* ids, DrawnTokens drawn, int32_t dim,
+                            float* out) {
   GridDependencyLaunch();
   GridDependencyWait();
   const int64_t token = blockIdx.x;
-  const __nv_bfloat16* row = table + int64_t{ids[token]} * dim;
+  int32_t id = ids[token];
+  if (id < 0) id = max(drawn.data[int64_t{IdOfDraw(id)} * drawn.stride], 0);
+  const __nv_bfloat16* row = table + int64_t{id} * dim;
   for (int32_t i = threadIdx.x; i < dim; i += blockDim.x) out[token * dim + i] = __bfloat162float(row[i]);
 }
 
@@ -117,11 +120,11 @@ __global__ void FinishQkvKernel(const __grid_constant__ QkvParams p) {
 
 }  // namespace
 
-const char* EmbedTokens(const void* table, const int32_t* ids, int32_t tokens, int32_t dim, float* out,
-                        cudaStream_t stream) {
+const char* EmbedTokens(const void* table, const int32_t* ids, DrawnTokens drawn, int32_t tokens, int32_t dim,
+                        float* out, cudaStream_t stream) {
   if (tokens < 1 || dim < 1) return "embed tokens: tokens and dim must be positive";
   return Reason(LaunchDependent(EmbedKernel, tokens, kThreads, 0, stream,
-                                static_cast<const __nv_bfloat16*>(table), ids, dim, out));
+                                static_cast<const __nv_bfloat16*>(table), ids, drawn, dim, out));
 }
 
 const char* RmsNorm(const RmsNormParams& params, void* out, int32_t out_dim, cudaStream_t stream) {

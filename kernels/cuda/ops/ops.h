@@ -5,14 +5,25 @@
 
 #include <cstdint>
 
+#include "kernels/host_device.h"
+
 namespace tessera::cuda {
 
 // The row-wise operations between the matrix products. All pointers are device pointers, tensors dense; each row's
 // result depends on that row alone. Each launches on `stream` and returns null or what is wrong.
 
-// out[t] = table[ids[t]]; table bf16 [vocab, dim], out float [tokens, dim]. Ids must be in range.
-const char* EmbedTokens(const void* table, const int32_t* ids, int32_t tokens, int32_t dim, float* out,
-                        cudaStream_t stream);
+// Tokens that were drawn on the device: the one of draw i at data[i * stride], negative if nothing came of it.
+struct DrawnTokens {
+  const int32_t* data = nullptr;
+  int32_t stride = 1;
+};
+// The id that stands for the token of a draw.
+TESSERA_HOST_DEVICE int32_t IdOfDraw(int32_t draw) { return -1 - draw; }
+
+// out[t] = table[ids[t]]; table bf16 [vocab, dim], out float [tokens, dim]. Ids must be in range, or IdOfDraw of a draw
+// (token 0 if nothing came of it).
+const char* EmbedTokens(const void* table, const int32_t* ids, DrawnTokens drawn, int32_t tokens, int32_t dim,
+                        float* out, cudaStream_t stream);
 
 struct RmsNormParams {
   const float* x = nullptr;

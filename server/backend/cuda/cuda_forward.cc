@@ -101,14 +101,16 @@ absl::Status CudaForward::ReserveZeroed(size_t bytes, DeviceMemory* memory) {
   return CudaStatus(cudaMemsetAsync(memory->get(), 0, bytes, stream_), "clearing a workspace");
 }
 
-absl::Status CudaForward::ReserveLogits(int32_t count) {
-  TESSERA_RETURN_IF_ERROR(logits_.Reserve(size_t(count) * model_.spec.vocab_size * 4, "logits"));
-  return head_input_.Reserve(size_t(count) * model_.lm_head.k * 2, "the output matrix's input");
+absl::Status CudaForward::ReserveLogits(int32_t count, int32_t place) {
+  TESSERA_RETURN_IF_ERROR(
+      logits_[place].Reserve(size_t(count) * model_.spec.vocab_size * 4, "logits", stream_));
+  return head_input_.Reserve(size_t(count) * model_.lm_head.k * 2, "the output matrix's input", stream_);
 }
 
 absl::Status CudaForward::Reserve(int32_t tokens, int32_t logits) {
   TESSERA_RETURN_IF_ERROR(ReserveFor(tokens));
-  return ReserveLogits(logits);
+  TESSERA_RETURN_IF_ERROR(ReserveLogits(logits, 0));
+  return ReserveLogits(logits, 1);
 }
 
 absl::Status CudaForward::Linear(const PackedWeights& weights, const void* x, int32_t tokens,
@@ -133,9 +135,9 @@ absl::Status CudaForward::Order(void* x, int32_t rows, int32_t k) {
 absl::Status CudaForward::Run(const CudaStep& step, const CudaKvCache& cache, const void* inputs) {
   TESSERA_RETURN_IF_ERROR(ReserveFor(step.num_tokens));
   if (!step.uses_graph) return Launch(step, cache);
-  if (inputs != graph_inputs_) {
+  if (const std::pair<const void*, const void*> now = {inputs, step.drawn.data}; now != graph_inputs_) {
     graphs_.Clear();
-    graph_inputs_ = inputs;
+    graph_inputs_ = now;
   }
   return graphs_.Run({step.num_tokens, step.block_table_stride}, [&] { return Launch(step, cache); });
 }
@@ -146,7 +148,7 @@ absl::Status CudaForward::Launch(const CudaStep& step, const CudaKvCache& cache)
   float* hidden = hidden_.get<float>();
   order_ = StepOrderPays(tokens) ? ActivationOrder::kSteps : ActivationOrder::kPlain;
   TESSERA_RETURN_IF_ERROR(
-      KernelStatus(EmbedTokens(model_.embeddings, step.ids, tokens, dim, hidden, stream_)));
+      KernelStatus(EmbedTokens(model_.embeddings, step.ids, step.drawn, tokens, dim, hidden, stream_)));
   bool normed = false;  // hidden states are, for the layer that comes
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     const CudaLayer& layer = model_.layers[i];
@@ -391,20 +393,20 @@ absl::Status CudaForward::Moe(int32_t tokens, const MlpSpec& spec, const CudaLay
   return DenseMlp(tokens, spec, layer.shared_gate_up, layer.shared_down);
 }
 
-absl::Status CudaForward::Logits(const int32_t* tokens, int32_t count, float** logits) {
+absl::Status CudaForward::Logits(const int32_t* tokens, int32_t count, int32_t place, float** logits) {
   const ModelSpec& spec = model_.spec;
-  TESSERA_RETURN_IF_ERROR(ReserveLogits(count));
+  TESSERA_RETURN_IF_ERROR(ReserveLogits(count, place));
   const RmsNormParams norm = {hidden_.get<float>(), spec.hidden_size,  tokens,           count,
                               spec.hidden_size,     model_.final_norm, spec.rms_norm_eps};
   TESSERA_RETURN_IF_ERROR(KernelStatus(RmsNorm(norm, head_input_.get(), model_.lm_head.k, stream_)));
-  *logits = logits_.get<float>();
+  *logits = logits_[place].get<float>();
   return Linear(model_.lm_head, head_input_.get(), count, spec.vocab_size, /*add=*/false, *logits,
                 ActivationOrder::kPlain);
 }
 
 absl::Status CudaForward::Hidden(int32_t first, int32_t count, float** hidden) {
   const ModelSpec& spec = model_.spec;
-  TESSERA_RETURN_IF_ERROR(pooled_.Reserve(size_t(count) * spec.hidden_size * 4, "hidden states"));
+  TESSERA_RETURN_IF_ERROR(pooled_.Reserve(size_t(count) * spec.hidden_size * 4, "hidden states", stream_));
   *hidden = pooled_.get<float>();
   const RmsNormParams norm = {hidden_.get<float>() + int64_t{first} * spec.hidden_size,
                               spec.hidden_size,

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "kernels/cuda/fmha/fmha_prefill.h"
 #include "kernels/cuda/linear/activation_order.h"
+#include "kernels/cuda/ops/ops.h"
 #include "server/backend/cuda/cuda_model.h"
 #include "server/backend/cuda/device_memory.h"
 #include "server/backend/cuda/graph_cache.h"
@@ -35,7 +36,8 @@ struct CudaSingles {
 struct CudaStep {
   int32_t num_tokens = 0;
   bool uses_graph = false;             // small, without chunks
-  const int32_t* ids = nullptr;        // [num_tokens]
+  const int32_t* ids = nullptr;        // [num_tokens], as EmbedTokens takes them
+  DrawnTokens drawn;                   // in the step before
   const int32_t* positions = nullptr;  // [num_tokens]
   const int64_t* slots = nullptr;      // [num_tokens] where each token's key and value go
   CudaSingles singles;
@@ -60,11 +62,13 @@ class CudaForward {
   absl::Status Reserve(int32_t tokens, int32_t logits);
 
   // Leaves the final hidden state (before the last norm) of every token. The step's arrays must lie at addresses that
-  // depend on num_tokens alone while `inputs` is the same: small steps of a shape seen before are replayed as a graph.
+  // depend on num_tokens alone while `inputs` and what was drawn are at the same place: small steps of a shape seen before
+  // are replayed as a graph.
   absl::Status Run(const CudaStep& step, const CudaKvCache& cache, const void* inputs);
 
-  // After Run: logits, float [count, vocab] on the device, of the tokens whose indices are in `tokens` (device).
-  absl::Status Logits(const int32_t* tokens, int32_t count, float** logits);
+  // After Run: logits, float [count, vocab] on the device, of the tokens whose indices are in `tokens` (device). There are
+  // two places for them, so that those of a step hold while the next is at work.
+  absl::Status Logits(const int32_t* tokens, int32_t count, int32_t place, float** logits);
   // After Run: normed hidden states, float [count, hidden] on the device, of all tokens from `first`.
   absl::Status Hidden(int32_t first, int32_t count, float** hidden);
 
@@ -104,7 +108,7 @@ class CudaForward {
   absl::Status ReserveFor(int32_t tokens);
   absl::Status ReserveForLatent(int32_t tokens);
   absl::Status ReserveZeroed(size_t bytes, DeviceMemory* memory);
-  absl::Status ReserveLogits(int32_t count);
+  absl::Status ReserveLogits(int32_t count, int32_t place);
 
   const CudaModel& model_;
   const cudaStream_t stream_;
@@ -112,7 +116,7 @@ class CudaForward {
   ActivationOrder order_ = ActivationOrder::kPlain;  // of the activations that this step's matrices read
   int32_t most_singles_ = 512;                       // of one attention launch
   GraphCache graphs_;
-  const void* graph_inputs_ = nullptr;
+  std::pair<const void*, const void*> graph_inputs_;
   int32_t reserved_tokens_ = 0;
   DeviceMemory hidden_, normed_, qkv_, q_, attended_, decode_workspace_, prefill_workspace_;
   // Latent attention.
@@ -120,7 +124,7 @@ class CudaForward {
   DeviceMemory head_input_row_, head_tile_, head_tile_range_, num_head_tiles_;
   DeviceMemory router_, experts_, expert_weights_, slot_token_, token_slot_, tile_expert_, tile_range_,
       num_tiles_;
-  DeviceMemory activated_, expert_out_, nvfp4_workspace_, logits_, head_input_, pooled_;
+  DeviceMemory activated_, expert_out_, nvfp4_workspace_, logits_[2], head_input_, pooled_;
 };
 
 }  // namespace tessera::cuda

@@ -57,6 +57,13 @@ class DeviceMemory {
     return bytes <= bytes_ ? absl::OkStatus() : Allocate(bytes, what);
   }
 
+  // The same for memory that work enqueued on `stream` may use: that is waited for before it grows.
+  absl::Status Reserve(size_t bytes, absl::string_view what, cudaStream_t stream) {
+    if (bytes <= bytes_) return absl::OkStatus();
+    absl::Status status = CudaStatus(cudaStreamSynchronize(stream), "waiting before growing buffers");
+    return status.ok() ? Allocate(bytes, what) : status;
+  }
+
   template <class T = void>
   T* get() const {
     return static_cast<T*>(data_);

@@ -16,11 +16,6 @@ size_t OutputBytes(size_t jobs) {
   return jobs * (sizeof(SampleResult) + kMostTopLogprobs * sizeof(TopLogit));
 }
 
-bool KernelsServe(const Sampler& sampler, int32_t vocab) {
-  const int32_t top_k = sampler.params().top_k;
-  return (top_k <= kMostSampledTopK || top_k >= vocab) && sampler.num_logprobs() <= kMostTopLogprobs;
-}
-
 PositionLogprobs MakeLogprobs(const SampleResult& result, const TopLogit* top, int32_t count) {
   const double log_sum = std::log(result.sum);
   PositionLogprobs logprobs;
@@ -33,6 +28,11 @@ PositionLogprobs MakeLogprobs(const SampleResult& result, const TopLogit* top, i
 }
 
 }  // namespace
+
+bool DeviceSampler::Serves(const Sampler& sampler, int32_t vocab) {
+  const int32_t top_k = sampler.params().top_k;
+  return (top_k <= kMostSampledTopK || top_k >= vocab) && sampler.num_logprobs() <= kMostTopLogprobs;
+}
 
 absl::Status DeviceSampler::Reserve(int64_t positions, int32_t vocab) {
   const size_t count = std::clamp<int64_t>(positions, 1, kMostPositions);
@@ -54,7 +54,6 @@ absl::Status DeviceSampler::Start(absl::Span<const BatchRow> rows, const StepRow
 
 absl::Status DeviceSampler::Finish(absl::Span<const BatchRow> rows, StepRows& step, cpu::ThreadPool& pool,
                                    std::vector<RowResult>* results) {
-  TESSERA_RETURN_IF_ERROR(Wait());
   for (size_t i = 0; i < jobs_.size(); ++i) Take(rows, step, static_cast<int32_t>(i), results);
   return on_host_.empty() ? absl::OkStatus() : SampleOnHost(rows, step, pool, results);
 }
@@ -64,6 +63,7 @@ void DeviceSampler::AddJobs(absl::Span<const BatchRow> rows, const StepRows& ste
   takers_.clear();
   edits_.clear();
   on_host_.clear();
+  draws_.assign(rows.size(), -1);
   for (size_t i = begin_; i < end; ++i) {
     const WantedLogits& wanted = step.wanted()[i];
     const BatchRow& row = rows[wanted.row];
@@ -74,7 +74,7 @@ void DeviceSampler::AddJobs(absl::Span<const BatchRow> rows, const StepRows& ste
     const bool draws = row.sampler != nullptr && wanted.last;
     const bool serves = scores ? scored >= 0 && scored < vocab_ && row.prompt_scorer->num_top() >= 0 &&
                                      row.prompt_scorer->num_top() <= kMostTopLogprobs && !draws
-                               : !draws || KernelsServe(*row.sampler, vocab_);
+                               : !draws || Serves(*row.sampler, vocab_);
     if (!serves) {
       on_host_.push_back(i);
     } else if (scores) {
@@ -92,6 +92,7 @@ void DeviceSampler::AddJobs(absl::Span<const BatchRow> rows, const StepRows& ste
       job.first_edit = static_cast<int32_t>(edits_.size());
       row.sampler->AppendEdits(&edits_);
       job.num_edits = static_cast<int32_t>(edits_.size()) - job.first_edit;
+      draws_[wanted.row] = static_cast<int32_t>(jobs_.size());
       AddJob(job, {i, /*scores=*/false});
     }
   }
@@ -115,10 +116,10 @@ absl::Status DeviceSampler::Launch() {
   }
   TESSERA_RETURN_IF_ERROR(host_in_.Reserve(in_bytes));
   TESSERA_RETURN_IF_ERROR(host_out_.Reserve(OutputBytes(count)));
-  TESSERA_RETURN_IF_ERROR(in_.Reserve(in_bytes, "sampling parameters"));
-  TESSERA_RETURN_IF_ERROR(out_.Reserve(OutputBytes(count), "sampled tokens"));
-  TESSERA_RETURN_IF_ERROR(
-      workspace_.Reserve(SampleWorkspaceBytes(count, vocab_, edits_.size()), "the workspace of sampling"));
+  TESSERA_RETURN_IF_ERROR(in_.Reserve(in_bytes, "sampling parameters", stream_));
+  TESSERA_RETURN_IF_ERROR(out_.Reserve(OutputBytes(count), "sampled tokens", stream_));
+  TESSERA_RETURN_IF_ERROR(workspace_.Reserve(SampleWorkspaceBytes(count, vocab_, edits_.size()),
+                                             "the workspace of sampling", stream_));
   std::memcpy(host_in_.get<void>(), jobs_.data(), count * sizeof(SampleJob));
   if (!edits_.empty()) {
     std::memcpy(host_in_.get<uint8_t>() + InputBytes(count, 0), edits_.data(),
@@ -154,6 +155,7 @@ void DeviceSampler::Take(absl::Span<const BatchRow> rows, const StepRows& step, 
   const SampleResult& sampled = host_out_.get<SampleResult>()[job];
   if (sampled.needs_host) {
     on_host_.push_back(taker.wanted);
+    result.late = true;
     return;
   }
   result.status = CheckLargestKey(sampled.key);
@@ -180,10 +182,10 @@ absl::Status DeviceSampler::SampleOnHost(absl::Span<const BatchRow> rows, StepRo
   for (size_t i = 0; i < on_host_.size(); ++i) {
     TESSERA_RETURN_IF_ERROR(CudaStatus(
         cudaMemcpyAsync(host_logits_.get<float>() + i * vocab_, logits_ + (on_host_[i] - begin_) * vocab_,
-                        row_bytes, cudaMemcpyDeviceToHost, stream_),
+                        row_bytes, cudaMemcpyDeviceToHost, fetches_),
         "copying logits"));
   }
-  TESSERA_RETURN_IF_ERROR(Wait());
+  TESSERA_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(fetches_), "copying logits"));
   step.Consume(rows, on_host_, host_logits_.get<float>(), vocab_, pool, results);
   return absl::OkStatus();
 }

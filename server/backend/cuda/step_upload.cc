@@ -18,14 +18,15 @@ int32_t RoundUpStride(int64_t blocks) {
 }  // namespace
 
 absl::Status StepUpload::ReserveWords(size_t words) {
-  TESSERA_RETURN_IF_ERROR(host_.Reserve(words * 4));
+  TESSERA_RETURN_IF_ERROR(hosts_[turn_].Reserve(words * 4));
   if (words * 4 <= device_.bytes()) return absl::OkStatus();
-  TESSERA_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream_), "waiting before growing buffers"));
-  return device_.Reserve(std::max(2 * device_.bytes(), words * 4), "a step's inputs");
+  return device_.Reserve(std::max(2 * device_.bytes(), words * 4), "a step's inputs", stream_);
 }
 
 absl::Status StepUpload::Reserve(int64_t tokens, int64_t sequences, int64_t blocks) {
-  return ReserveWords(tokens * 8 + sequences * RoundUpStride(blocks));
+  const size_t words = tokens * 8 + sequences * RoundUpStride(blocks);
+  TESSERA_RETURN_IF_ERROR(hosts_[1 - turn_].Reserve(words * 4));
+  return ReserveWords(words);
 }
 
 void StepUpload::DivideTokens(absl::Span<const BatchRow> rows, const StepRows& chosen) {
@@ -48,8 +49,9 @@ void StepUpload::DivideTokens(absl::Span<const BatchRow> rows, const StepRows& c
             [](const FmhaPrefillChunk& a, const FmhaPrefillChunk& b) { return a.length > b.length; });
 }
 
-absl::Status StepUpload::Copy(absl::Span<const BatchRow> rows, const StepRows& chosen, int32_t block_size,
-                              CudaStep* step) {
+absl::Status StepUpload::Copy(absl::Span<const BatchRow> rows, const StepRows& chosen,
+                              absl::Span<const int32_t> drawn_ids, int32_t block_size, CudaStep* step) {
+  turn_ = 1 - turn_;
   const int32_t tokens = static_cast<int32_t>(chosen.num_tokens());
   const size_t sequences = chosen.chosen().size();
   const auto blocks_of = [&](const BatchRow& row) {
@@ -66,7 +68,8 @@ absl::Status StepUpload::Copy(absl::Span<const BatchRow> rows, const StepRows& c
   const size_t words =
       size_t(tokens) * 4 + num_singles * 3 + num_chunks * kChunkWords + sequences * stride + num_wanted;
   TESSERA_RETURN_IF_ERROR(ReserveWords(words));
-  int64_t* slots = host_.get<int64_t>();  // first: it wants the alignment
+  const PinnedMemory& host = hosts_[turn_];
+  int64_t* slots = host.get<int64_t>();  // first: it wants the alignment
   int32_t* ids = reinterpret_cast<int32_t*>(slots + tokens);
   int32_t* positions = ids + tokens;
   int32_t* singles = positions + tokens;
@@ -76,14 +79,15 @@ absl::Status StepUpload::Copy(absl::Span<const BatchRow> rows, const StepRows& c
 
   int32_t at = 0;
   for (size_t i = 0; i < sequences; ++i) {
-    const BatchRow& row = rows[chosen.chosen()[i]];
+    const int32_t r = chosen.chosen()[i];
+    const BatchRow& row = rows[r];
     const int32_t blocks = blocks_of(row);
     std::copy_n(row.block_table.begin(), blocks, table + i * stride);
     std::fill_n(table + i * stride + blocks, stride - blocks, 0);
     for (size_t t = 0; t < row.tokens.size(); ++t, ++at) {
       const int32_t position = row.start + t;
       slots[at] = int64_t{row.block_table[position / block_size]} * block_size + position % block_size;
-      ids[at] = row.tokens[t];
+      ids[at] = row.token_of >= 0 ? drawn_ids[r] : row.tokens[t];
       positions[at] = position;
     }
   }
@@ -95,12 +99,12 @@ absl::Status StepUpload::Copy(absl::Span<const BatchRow> rows, const StepRows& c
   std::copy(chunks_.begin(), chunks_.end(), chunks);
   for (size_t i = 0; i < num_wanted; ++i) wanted[i] = chosen.wanted()[i].token;
   TESSERA_RETURN_IF_ERROR(CudaStatus(
-      cudaMemcpyAsync(device_.get(), host_.get<void>(), words * 4, cudaMemcpyHostToDevice, stream_),
+      cudaMemcpyAsync(device_.get(), host.get<void>(), words * 4, cudaMemcpyHostToDevice, stream_),
       "copying a step's inputs"));
 
-  const auto on_device = [&]<class T>(const T* host) {
+  const auto on_device = [&]<class T>(const T* array) {
     return reinterpret_cast<const T*>(device_.get<uint8_t>() +
-                                      (reinterpret_cast<const uint8_t*>(host) - host_.get<uint8_t>()));
+                                      (reinterpret_cast<const uint8_t*>(array) - host.get<uint8_t>()));
   };
   step->num_tokens = tokens;
   step->slots = device_.get<int64_t>();

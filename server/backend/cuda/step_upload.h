@@ -16,8 +16,9 @@
 
 namespace tessera::cuda {
 
-// Lays a step's inputs out in pinned memory and copies them to the device in one piece. One step at a time: the arrays
-// of the last call hold until the next, and the step must have been waited for before that.
+// Lays a step's inputs out in pinned memory and copies them to the device in one piece. The arrays of the last call hold,
+// on the stream, until the copy of the next. A step may be uploaded while the one before it is at work; the one before
+// that must have been waited for.
 class StepUpload {
  public:
   // `prefills`: CudaForward::prefills().
@@ -27,8 +28,9 @@ class StepUpload {
   // grow.
   absl::Status Reserve(int64_t tokens, int64_t sequences, int64_t blocks);
 
-  absl::Status Copy(absl::Span<const BatchRow> rows, const StepRows& chosen, int32_t block_size,
-                    CudaStep* step);
+  // `drawn_ids`: of each row with a token_of, the id that stands for its token (EmbedTokens), or the token.
+  absl::Status Copy(absl::Span<const BatchRow> rows, const StepRows& chosen, absl::Span<const int32_t> drawn_ids,
+                    int32_t block_size, CudaStep* step);
 
   // Of the last step, on the device: the tokens of StepRows::wanted().
   const int32_t* wanted() const { return wanted_; }
@@ -46,7 +48,8 @@ class StepUpload {
 
   const cudaStream_t stream_;
   const bool prefills_;
-  PinnedMemory host_;
+  PinnedMemory hosts_[2];  // in turns: the copy of the step at work may not have begun
+  int32_t turn_ = 0;
   DeviceMemory device_;
   std::vector<Single> singles_;
   std::vector<FmhaPrefillChunk> chunks_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "server/backend/cuda/device_memory.h"
 
 namespace tessera::cuda {
@@ -33,6 +34,38 @@ class Stream {
  private:
   Stream() = default;
   cudaStream_t stream_ = nullptr;
+};
+
+// Owns an event: a point in a stream's work that can be waited for, and its time.
+class Event {
+ public:
+  static absl::StatusOr<Event> Create() {
+    Event event;
+    absl::Status status = CudaStatus(cudaEventCreate(&event.event_), "making an event");
+    if (!status.ok()) return status;
+    return event;
+  }
+  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+  Event& operator=(Event&&) = delete;
+  ~Event() {
+    if (event_ != nullptr) cudaEventDestroy(event_);
+  }
+
+  // After what the stream has been given so far.
+  absl::Status Record(cudaStream_t stream) {
+    return CudaStatus(cudaEventRecord(event_, stream), "recording an event");
+  }
+  absl::Status Wait() const { return CudaStatus(cudaEventSynchronize(event_), "running a step"); }
+  // From this event to a later one; both must have been reached. Zero if that can't be told.
+  absl::Duration Until(const Event& later) const {
+    float milliseconds = 0;
+    if (cudaEventElapsedTime(&milliseconds, event_, later.event_) != cudaSuccess) return absl::ZeroDuration();
+    return absl::Milliseconds(milliseconds);
+  }
+
+ private:
+  Event() = default;
+  cudaEvent_t event_ = nullptr;
 };
 
 }  // namespace tessera::cuda

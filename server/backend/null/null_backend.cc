@@ -78,31 +78,85 @@ absl::Status NullBackend::CheckRow(const BatchRow& row) const {
   return absl::OkStatus();
 }
 
+absl::Duration NullBackend::TimeOf(absl::Span<const BatchRow> rows) const {
+  absl::Duration time = config_.step_time;
+  for (const BatchRow& row : rows) time += config_.token_time * static_cast<int64_t>(row.tokens.size());
+  return time;
+}
+
 absl::Status NullBackend::Run(absl::Span<const BatchRow> rows, std::vector<RowResult>* results) {
+  if (absl::Status status = RunRows(rows, results); !status.ok()) return status;
+  if (const absl::Duration time = TimeOf(rows); time > absl::ZeroDuration()) absl::SleepFor(time);
+  return absl::OkStatus();
+}
+
+absl::Status NullBackend::RunRows(absl::Span<const BatchRow> rows, std::vector<RowResult>* results) {
   if (config_.before_run) {
     if (absl::Status status = config_.before_run(rows); !status.ok()) return status;
   }
-  absl::Duration time = config_.step_time;
   results->clear();
   results->resize(rows.size());
   for (size_t i = 0; i < rows.size(); ++i) {
     if (absl::Status status = CheckRow(rows[i]); !status.ok()) return status;
     RunRow(rows[i], &(*results)[i]);
-    time += config_.token_time * static_cast<int64_t>(rows[i].tokens.size());
   }
-  if (time > absl::ZeroDuration()) absl::SleepFor(time);
   return absl::OkStatus();
 }
 
 absl::Status NullBackend::Start(absl::Span<const BatchRow> rows, std::vector<RowResult>* results) {
-  if (!config_.overlaps) return Run(rows, results);
-  started_rows_ = rows;
-  started_results_ = results;
+  if (started_.size() > 1) return absl::InternalError("a step was started two ahead");
+  Started& step = started_.emplace_back();
+  step.given = rows;
+  step.results = results;
+  step.rows.assign(rows.begin(), rows.end());
+  for (const BatchRow& row : rows) {
+    step.tokens.insert(step.tokens.end(), row.tokens.begin(), row.tokens.end());
+    step.blocks.insert(step.blocks.end(), row.block_table.begin(), row.block_table.end());
+  }
+  size_t token = 0, block = 0;
+  for (BatchRow& row : step.rows) {
+    row.tokens = absl::MakeConstSpan(step.tokens).subspan(token, row.tokens.size());
+    row.block_table = absl::MakeConstSpan(step.blocks).subspan(block, row.block_table.size());
+    token += row.tokens.size();
+    block += row.block_table.size();
+  }
+  const absl::Time now = absl::Now();
+  step.idle = std::max(now - device_free_, absl::ZeroDuration());
+  device_free_ = step.end = std::max(now, device_free_) + TimeOf(rows);
+  return absl::OkStatus();
+}
+
+absl::Status NullBackend::Draw() {
+  if (started_.size() != 1) return absl::InternalError("a step draws before the one before it is finished");
+  Started& step = started_.front();
+  for (size_t i = 0; i < step.rows.size(); ++i) {
+    step.rows[i].sampler = step.given[i].sampler;
+    step.rows[i].prompt_scorer = step.given[i].prompt_scorer;
+    step.rows[i].pooler = step.given[i].pooler;
+  }
   return absl::OkStatus();
 }
 
 absl::Status NullBackend::Finish() {
-  return config_.overlaps ? Run(started_rows_, started_results_) : absl::OkStatus();
+  if (started_.empty()) return absl::InternalError("no step was started");
+  Started step = std::move(started_.front());
+  started_.pop_front();
+  for (const BatchRow& row : step.rows) {
+    if (row.token_of < 0) continue;
+    if (static_cast<size_t>(row.token_of) >= drawn_.size()) return absl::InternalError("no row draws the token");
+    step.tokens[row.tokens.data() - step.tokens.data()] = drawn_[row.token_of];
+  }
+  if (absl::Status status = RunRows(step.rows, step.results); !status.ok()) return status;
+  drawn_.clear();
+  for (RowResult& result : *step.results) {
+    int32_t token = result.sampled.token;
+    result.late = token >= 0 && config_.late_one_in > 0 && ++num_drawn_ % config_.late_one_in == 0;
+    if (result.late) token = (token + 1) % config_.vocab_size;
+    drawn_.push_back(std::max(token, 0));
+  }
+  idle_ = step.idle;
+  if (const absl::Duration left = step.end - absl::Now(); left > absl::ZeroDuration()) absl::SleepFor(left);
+  return absl::OkStatus();
 }
 
 void NullBackend::RunRow(const BatchRow& row, RowResult* result) {

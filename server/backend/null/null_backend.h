@@ -2,6 +2,7 @@
 #define TESSERA_SERVER_BACKEND_NULL_NULL_BACKEND_H_
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <vector>
 
@@ -28,7 +29,8 @@ struct NullBackendConfig {
   std::function<absl::Status(absl::Span<const BatchRow>)> before_run;
   // The most likely token after `last` at `position`, in place of the rule. Must lie in the range above.
   std::function<int32_t(int32_t last, int32_t position)> rule;
-  bool overlaps = false;  // as a device that works beside its host: Start only notes the step, Finish runs it
+  bool overlaps = false;  // as a device that works beside its host
+  int32_t late_one_in = 0;  // with overlaps: one token in this many is drawn late; 0: none
   int32_t nan_token = -1;  // its hidden state and the logits after it hold NaN
 };
 
@@ -52,9 +54,24 @@ class NullBackend : public Backend {
   absl::Status Run(absl::Span<const BatchRow> rows, std::vector<RowResult>* results) override;
   bool overlaps() const override { return config_.overlaps; }
   absl::Status Start(absl::Span<const BatchRow> rows, std::vector<RowResult>* results) override;
+  absl::Status Draw() override;
   absl::Status Finish() override;
+  bool DrawsOnDevice(const Sampler&) const override { return true; }
+  absl::Duration device_idle() const override { return idle_; }
 
  private:
+  // A step on its way through the device: started, not finished. Has its own copy of what a device gets in Start.
+  struct Started {
+    absl::Span<const BatchRow> given;
+    std::vector<BatchRow> rows;
+    std::vector<int32_t> tokens, blocks;  // of all rows
+    std::vector<RowResult>* results = nullptr;
+    absl::Duration idle;
+    absl::Time end;  // when the device has done it
+  };
+
+  absl::Duration TimeOf(absl::Span<const BatchRow> rows) const;
+  absl::Status RunRows(absl::Span<const BatchRow> rows, std::vector<RowResult>* results);
   absl::Status CheckRow(const BatchRow& row) const;
   void RunRow(const BatchRow& row, RowResult* result);
   uint64_t& Slot(const BatchRow& row, int32_t position);
@@ -67,8 +84,12 @@ class NullBackend : public Backend {
   std::vector<uint64_t> cache_;  // one hash a token slot
   std::vector<float> dense_;     // a row of logits
   std::vector<float> hidden_;
-  absl::Span<const BatchRow> started_rows_;
-  std::vector<RowResult>* started_results_ = nullptr;
+
+  std::deque<Started> started_;  // the first is the one to be finished
+  std::vector<int32_t> drawn_;   // by the rows of the last step, as a step started ahead takes it
+  int64_t num_drawn_ = 0;
+  absl::Time device_free_ = absl::InfinitePast();
+  absl::Duration idle_;
 };
 
 }  // namespace tessera

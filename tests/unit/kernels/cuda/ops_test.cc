@@ -57,6 +57,25 @@ TEST(CudaOps, RmsNormGathersAndPadsRows) {
   }
 }
 
+TEST(CudaOps, EmbedsTokensAndDraws) {
+  TESSERA_REQUIRE_GPU();
+  const int32_t vocab = 9, dim = 300;
+  std::vector<uint16_t> table;
+  for (const float x : Normal(vocab * dim, 1)) table.push_back(ToBf16(x));
+  const std::vector<int32_t> ids = {3, IdOfDraw(1), 8, IdOfDraw(0), IdOfDraw(2)};
+  const std::vector<int32_t> draws = {5, -7, 7, -7, -1, -7};  // the third came to nothing
+  const std::vector<int32_t> rows = {3, 7, 8, 5, 0};
+  const DeviceBuffer<uint16_t> d_table(table);
+  const DeviceBuffer<int32_t> d_ids(ids), d_draws(draws);
+  const DeviceBuffer<float> out(ids.size() * dim);
+  ASSERT_EQ(EmbedTokens(d_table.get(), d_ids.get(), {d_draws.get(), 2}, ids.size(), dim, out.get(), nullptr),
+            nullptr);
+  const std::vector<float> got = out.Read();
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_EQ(ToBf16(got[i]), table[rows[i / dim] * dim + i % dim]) << i;
+  }
+}
+
 TEST(CudaOps, FinishQkvNormalisesRotatesAndWrites) {
   TESSERA_REQUIRE_GPU();
   const int32_t tokens = 3, heads = 4, kv_heads = 2, block_size = 16, rotary = 32;

@@ -63,12 +63,13 @@ class DeviceSamplerTest : public testing::Test {
 
     auto stream = Stream::Create();
     ASSERT_TRUE(stream.ok());
-    DeviceSampler sampler(stream->get());
+    DeviceSampler sampler(stream->get(), stream->get());
     DeviceMemory logits;
     ASSERT_TRUE(logits.Allocate(all.size() * 4, "logits").ok());
     ASSERT_EQ(cudaMemcpy(logits.get(), all.data(), all.size() * 4, cudaMemcpyHostToDevice), cudaSuccess);
     cpu::ThreadPool pool(1);
     ASSERT_TRUE(sampler.Start(rows, step, 0, n, logits.get<float>(), vocab).ok());
+    ASSERT_EQ(cudaStreamSynchronize(stream->get()), cudaSuccess);
     ASSERT_TRUE(sampler.Finish(rows, step, pool, &results).ok());
 
     for (size_t i = 0; i < n; ++i) {
