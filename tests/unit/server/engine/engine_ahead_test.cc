@@ -104,6 +104,7 @@ Outcome Serve(const Load& load, int seed, const ByteTokenizer& tokenizer, Way wa
   options.tokenizer = tokenizer.get();
   options.engine.eos_token_ids = {tokenizer.eos()};
   options.engine.run_ahead = way.ahead;
+  options.engine.slow_reader_timeout = absl::InfiniteDuration();
   options.backend.overlaps = true;
   options.backend.late_one_in = way.late_one_in;
   options.backend.vocab_size = tokenizer.vocab_size();
@@ -190,7 +191,7 @@ TEST(EngineAheadTest, GeneratesTheSame) {
   }
   EXPECT_GT(preemptions, 100);
   EXPECT_GT(stops, 500);
-  EXPECT_GT(aborts, 100);
+  EXPECT_GT(aborts, 20);
 }
 
 // The next step is on the device before what the last one drew is looked at, and its row takes the token all the same.
