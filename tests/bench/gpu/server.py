@@ -6,8 +6,8 @@
 A directory with config.json alone is served with dummy NVFP4 weights. Each row is a run of its own seed, so that no prompt
 is found in the prefix cache; a short run before the first warms the server up.
 
-"idle" is the share of the steps' time in which the device waited for the host: from one step's end, as the host learns of
-it, to the launch of the next, while there was work; "host us" the same in microseconds a step.
+"idle" is the share of the steps' time in which the device waited for the host, by its own clock: from one step's end to the
+next one's beginning, and from its logits to their sampling, while there was work; "idle us" the same in microseconds a step.
 """
 import argparse
 import json
@@ -66,7 +66,7 @@ def main():
             return json.loads(report)
 
         load(8, 128, 16, 16, 0, 999)
-        print('streams  prompt/output  temperature  inter-token ms p50  p99   tokens/s   TTFT ms p50   p99   idle  host us   outcomes')
+        print('streams  prompt/output  temperature  inter-token ms p50  p99   tokens/s   TTFT ms p50   p99   idle  idle us   outcomes')
         for seed, (streams, prompt, output, requests, temperature) in enumerate(GRID, 1):
             before = step_sums(metrics)
             r = load(streams, prompt, output, requests, temperature, seed)
