@@ -3,6 +3,7 @@
 #define TESSERA_KERNELS_CUDA_LINEAR_FRAGMENTS_CUH_
 
 #include <cstdint>
+#include <utility>
 
 #include "kernels/cuda/linear/packed_weights.h"
 
@@ -29,11 +30,9 @@ __device__ __forceinline__ uint4 LoadStream(const uint4* address) {
 __device__ __forceinline__ void DecodeE2m1(uint32_t word, uint32_t scale, uint32_t (&pairs)[4]) {
   constexpr uint32_t kMask = 0x81C081C0u;
   pairs[0] = MulBf16x2(word & kMask, scale);
-  pairs[1] = MulBf16x2((word << 3) & kMask, scale);
-  pairs[2] = MulBf16x2((word << 6) & kMask, scale);
-  const uint32_t last =
-      ((word << 1) & 0x80008000u) | ((word >> 3) & 0x01800180u) | ((word >> 7) & 0x00400040u);
-  pairs[3] = MulBf16x2(last, scale);
+  pairs[1] = MulBf16x2((word << 6) & kMask, scale);
+  pairs[2] = MulBf16x2(__funnelshift_l(word, word, 12) & kMask, scale);
+  pairs[3] = MulBf16x2(((word << 2) & 0x80C080C0u) | ((word >> 6) & 0x01000100u), scale);
 }
 
 // Byte `index` of `word`, a scale as PackNvfp4 stores it, as bf16 in both halves.
@@ -93,16 +92,25 @@ struct Chunk;
 // A lane's share of a chunk, as loaded.
 template <>
 struct Chunk<WeightFormat::kNvfp4> {
+  static constexpr bool kIsHeld = true;  // in registers
   uint4 codes[kChunkGroups];
   uint4 scales;
 
   __device__ __forceinline__ void Load(const uint8_t* chunk, int32_t groups, int32_t lane) {
-    const uint4* source = reinterpret_cast<const uint4*>(chunk) + lane;
-    scales = LoadStream(source + groups * 32);
-#pragma unroll
-    for (int32_t g = 0; g < kChunkGroups; ++g) {
-      if (g < groups) codes[g] = LoadStream(source + g * 32);
+    scales = LoadScales(chunk, groups, lane);
+    [&]<int... kGroups>(std::integer_sequence<int, kGroups...>) {
+      (LoadGroup<kGroups>(chunk, groups, lane), ...);
     }
+    (std::make_integer_sequence<int, kChunkGroups>());
+  }
+  template <int kGroup>
+  __device__ __forceinline__ void LoadGroup(const uint8_t* chunk, int32_t groups, int32_t lane) {
+    if (kGroup < groups) codes[kGroup] = LoadStream(reinterpret_cast<const uint4*>(chunk) + lane + kGroup * 32);
+  }
+  // Those of a chunk, if it is not null.
+  __device__ __forceinline__ static uint4 LoadScales(const uint8_t* chunk, int32_t groups, int32_t lane) {
+    if (chunk == nullptr) return make_uint4(0, 0, 0, 0);
+    return LoadStream(reinterpret_cast<const uint4*>(chunk) + lane + groups * 32);
   }
 
   template <int kGroup>
@@ -120,12 +128,14 @@ struct Chunk<WeightFormat::kNvfp4> {
 // groups overlap through unrolling.
 template <>
 struct Chunk<WeightFormat::kBf16> {
+  static constexpr bool kIsHeld = false;
   const uint4* source;
 
   __device__ __forceinline__ void Load(const uint8_t* chunk, int32_t, int32_t lane) {
     source = reinterpret_cast<const uint4*>(chunk) + lane;
   }
-
+  template <int kGroup>
+  __device__ __forceinline__ void LoadGroup(const uint8_t*, int32_t, int32_t) {}
   template <int kGroup>
   __device__ __forceinline__ GroupFragments Decode() const {
     uint4 quarters[4];

@@ -55,9 +55,23 @@ GemmGeometry MakeGeometry(const PackedWeights& w) {
   return g;
 }
 
-// Row tiles of a CTA: with few slots one unit a warp.
-int32_t TilesPerCta(const GemmGeometry& g, int32_t tile_slots) {
-  return tile_slots >= 32 ? kGemmWarps : std::max(1, kGemmWarps / g.chunks);
+// Row tiles of a CTA: with few slots `units` units a warp. One of the CTA's threads fetches a feature's bias.
+int32_t TilesPerCta(const GemmGeometry& g, int32_t tile_slots, int32_t units = 1) {
+  constexpr int32_t kMost = 32 * kGemmWarps / kRowTile;
+  return tile_slots >= 32 ? kGemmWarps : std::clamp(units * kGemmWarps / g.chunks, 1, kMost);
+}
+
+// Units of a warp: it loads the next while it multiplies one. But the CTAs, of about `slot_tiles` slot tiles, must be so many
+// that the device, which holds three an SM, is filled evenly.
+int32_t UnitsPerWarp(const GemmGeometry& g, int32_t tile_slots, int64_t slot_tiles) {
+  constexpr int32_t kMostUnits = 8, kEnoughCtas = 9;  // an SM
+  int32_t units = kMostUnits;
+  const auto ctas = [&] {
+    const int32_t tiles = TilesPerCta(g, tile_slots, units);
+    return (g.row_tiles + tiles - 1) / tiles * slot_tiles;
+  };
+  while (units > 1 && ctas() < int64_t{ThisDevice().sms} * kEnoughCtas) units /= 2;
+  return units;
 }
 
 }  // namespace
@@ -101,7 +115,8 @@ const char* GroupedGemm(const GroupedGemmParams& params, cudaStream_t stream) {
   const int32_t tiles =
       params.num_tiles ? params.max_tiles : (params.num_slots + params.tile_slots - 1) / params.tile_slots;
   GemmGeometry g = MakeGeometry(w);
-  g.tiles_per_cta = TilesPerCta(g, params.tile_slots);
+  const int64_t slot_tiles = params.num_tiles ? std::min(params.num_slots, w.num_matrices) : tiles;
+  g.tiles_per_cta = TilesPerCta(g, params.tile_slots, UnitsPerWarp(g, params.tile_slots, slot_tiles));
   cudaError_t status;
   if (params.x_order == ActivationOrder::kSteps) {
     TmaTensor x;

@@ -52,6 +52,9 @@ struct GroupedGemmParams {
   const int2* tile_slot_range = nullptr;  // [max_tiles] first slot, end
   const int32_t* num_tiles = nullptr;     // [1]
   int32_t max_tiles = 0;                  // launch bound
+  // The tiles were complete before the launch before this one began: that one is a GroupedGemm of the same tiles. Weights
+  // of few slots are then loaded while it still runs.
+  bool tiles_settled = false;
 };
 
 // Checks the shapes and launches. Returns what is wrong, or null. Can be captured in a graph.

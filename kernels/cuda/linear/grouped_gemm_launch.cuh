@@ -16,7 +16,8 @@ cudaError_t LaunchOne(const GroupedGemmParams& params, const GemmGeometry& geome
   constexpr bool kWarpOwnsTile = kTokenTiles >= 4;
   auto* kernel = GroupedGemmKernel<kFormat, kTokenTiles, kEpilogue, kWarpOwnsTile>;
   const int32_t parts = kWarpOwnsTile ? 1 : geometry.chunks;
-  const int32_t shared = geometry.tiles_per_cta * parts * PartialSums<kTokenTiles>::kFloats * 4;
+  const int32_t shared = geometry.tiles_per_cta *
+                         (parts * PartialSums<kTokenTiles>::kFloats + RowScales::kFloatsPerTile) * 4;
   constexpr int32_t kMostShared = 227 * 1024;
   if (shared > kMostShared) return cudaErrorInvalidValue;
   static const cudaError_t configured =

@@ -39,19 +39,22 @@ __device__ uint8_t RebiasScale(uint8_t e4m3) {
   return static_cast<uint8_t>((exponent << 3) | (fraction & 7));
 }
 
-// Where each of the four code bits (sign, exponent, exponent, fraction) of pair p stands in a 16-bit half: pairs 0 to 2
-// are a shift of 3 p away from bf16's sign, exponent and fraction bits; pair 3 fills the gaps.
-__device__ uint32_t PlaceCode(uint32_t code, int32_t pair) {
-  const uint32_t sign = code >> 3, magnitude = code & 7;
-  if (pair < 3) return ((sign << 15) | (magnitude << 6)) >> (3 * pair);
-  return (sign << 14) | ((magnitude >> 1) << 10) | ((magnitude & 1) << 13);
-}
-
-// Eight consecutive codes to a word: pair p in both halves, its even code in the low one.
+// Eight consecutive codes to a word: pair p becomes the sign, the two low exponent and the high fraction bits of both
+// bf16 halves, its even code in the low one, when the word is rotated left by 0, 6 or 12; pair 3 fills the gaps: its high
+// exponent bit stands 6 above its place, the rest 2 below (DecodeE2m1).
 __device__ uint32_t PlaceCodes(const uint8_t* codes) {
   uint32_t word = 0;
   for (int32_t pair = 0; pair < 4; ++pair) {
-    word |= PlaceCode(codes[pair] & 15, pair) | (PlaceCode(codes[pair] >> 4, pair) << 16);
+    uint32_t halves = 0;
+    for (int32_t half = 0; half < 2; ++half) {
+      const uint32_t code = codes[pair] >> (4 * half) & 15;
+      halves |= ((code >> 3 << 15) | ((code & 7) << 6)) << (16 * half);
+    }
+    if (pair < 3) {
+      word |= __funnelshift_r(halves, halves, 6 * pair);
+    } else {
+      word |= ((halves & 0x01000100u) << 6) | ((halves & 0x80C080C0u) >> 2);
+    }
   }
   return word;
 }

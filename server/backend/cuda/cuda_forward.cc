@@ -369,6 +369,7 @@ absl::Status CudaForward::Moe(int32_t tokens, const MlpSpec& spec, const CudaLay
   p.out_features = model_.spec.hidden_size;
   p.epilogue = GemmEpilogue::kStore;
   p.out_order = ActivationOrder::kPlain;
+  p.tiles_settled = true;
   TESSERA_RETURN_IF_ERROR(KernelStatus(GroupedGemm(p, stream_)));
   if (next_norm != nullptr) {
     CombineNormParams c;
