@@ -37,20 +37,25 @@ __device__ __forceinline__ void WarpBest(float* best, int32_t* at) {
   }
 }
 
-// The largest of a lane's values that are `open`, a bit each, and its expert; -infinity and no expert if none is.
+// Floats in the order of these integers; zeros are equal. NaN has no place.
+__device__ __forceinline__ int32_t OrderKey(float x) {
+  const int32_t bits = __float_as_int(x + 0.0f);
+  return bits ^ (bits >> 31 & 0x7FFFFFFF);
+}
+
+// The largest of a warp's keys that are `open`, a bit each: its expert, the lowest of equals. One of them must be.
 template <int kEach>
-__device__ __forceinline__ float LaneBest(const float (&choice)[kEach], uint32_t open, int32_t lane,
-                                          int32_t* at) {
-  float best = -INFINITY;
-  *at = INT32_MAX;
+__device__ __forceinline__ int32_t BestOpen(const int32_t (&keys)[kEach], uint32_t open, int32_t lane) {
+  int32_t best = INT32_MIN, at = INT32_MAX;
 #pragma unroll
   for (int32_t i = 0; i < kEach; ++i) {
-    if ((open >> i & 1) && (*at == INT32_MAX || choice[i] > best)) {
-      best = choice[i];
-      *at = i * 32 + lane;
+    if ((open >> i & 1) && (at == INT32_MAX || keys[i] > best)) {
+      best = keys[i];
+      at = i * 32 + lane;
     }
   }
-  return best;
+  const int32_t largest = __reduce_max_sync(~0u, best);
+  return __reduce_min_sync(~0u, best == largest ? at : INT32_MAX);
 }
 
 // Sets the choice of experts outside the best groups to -infinity.
@@ -130,26 +135,20 @@ __device__ __forceinline__ int32_t RouteToken(const RouteParams& p, int32_t toke
   nan = __any_sync(~0u, nan);
   if (p.num_groups > 1) KeepBestGroups(p, lane, choice);
 
-  float my_weight = 0.0f;
+  int32_t keys[kEach];
+#pragma unroll
+  for (int32_t i = 0; i < kEach; ++i) keys[i] = OrderKey(choice[i]);
   int32_t my_expert = 0;  // lane k keeps choice k
   for (int32_t k = 0; k < p.top_k; ++k) {
-    int32_t at;
-    float best = LaneBest(choice, open, lane, &at);
-    WarpBest(&best, &at);
-    if (nan) at = k;
-    float weight = 0.0f;
+    const int32_t at = nan ? k : BestOpen(keys, open, lane);
+    if (at % 32 == lane) open &= ~(1u << (at / 32));
+    if (lane == k) my_expert = at;
+  }
+  float my_weight = 0.0f;
 #pragma unroll
-    for (int32_t i = 0; i < kEach; ++i) {
-      if (i * 32 + lane == at) {
-        weight = score[i];
-        open &= ~(1u << i);
-      }
-    }
-    weight = __shfl_sync(~0u, weight, at % 32);
-    if (lane == k) {
-      my_expert = at;
-      my_weight = weight;
-    }
+  for (int32_t i = 0; i < kEach; ++i) {
+    const float weight = __shfl_sync(~0u, score[i], my_expert % 32);
+    if (i == my_expert / 32) my_weight = weight;
   }
   const bool chosen = lane < p.top_k;
   if (p.score == RoutingScore::kSoftmaxSelected) {

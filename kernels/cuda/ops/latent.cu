@@ -4,14 +4,15 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/launch.h"
+
 namespace tessera::cuda {
 namespace {
 
 constexpr int32_t kThreads = 256;
 constexpr int32_t kWarps = kThreads / 32;
 
-const char* Last() {
-  const cudaError_t status = cudaGetLastError();
+const char* Reason(cudaError_t status) {
   return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
 }
 
@@ -43,6 +44,8 @@ __device__ __forceinline__ void WriteRotated(const LatentParams& p, const float*
 
 // One warp a (token, head), and one more a token for its key.
 __global__ void FinishLatentKernel(const __grid_constant__ LatentParams p) {
+  GridDependencyLaunch();
+  GridDependencyWait();
   const int32_t lane = threadIdx.x % 32;
   const int64_t index = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   if (index >= int64_t{p.tokens} * (p.num_heads + 1)) return;
@@ -71,6 +74,8 @@ __global__ void FinishLatentKernel(const __grid_constant__ LatentParams p) {
 
 __global__ void TileHeadsKernel(int32_t tokens, int32_t heads, int32_t tile_slots, int32_t head_tiles,
                                 const __grid_constant__ SortedSlots out) {
+  GridDependencyLaunch();
+  GridDependencyWait();
   const int64_t index = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (index < int64_t{tokens} * heads) {
     out.slot_token[index] = static_cast<int32_t>(index % tokens * heads + index / tokens);
@@ -86,6 +91,8 @@ __global__ void TileHeadsKernel(int32_t tokens, int32_t heads, int32_t tile_slot
 
 __global__ void GatherHeadsKernel(const float* rows, int32_t tokens, int32_t heads, int32_t dim,
                                   __nv_bfloat16* out, int32_t head_stride, int32_t row_stride) {
+  GridDependencyLaunch();
+  GridDependencyWait();
   const int32_t token = blockIdx.x, step = gridDim.y * kThreads, first = blockIdx.y * kThreads + threadIdx.x;
   __nv_bfloat16* row = out + int64_t{token} * row_stride;
   for (int32_t i = first; i < heads * dim; i += step) {
@@ -104,8 +111,8 @@ const char* FinishLatent(const LatentParams& p, cudaStream_t stream) {
     return "finish latent: a key or query does not fit its row";
   }
   const int64_t warps = int64_t{p.tokens} * (p.num_heads + 1);
-  FinishLatentKernel<<<static_cast<uint32_t>((warps + kWarps - 1) / kWarps), kThreads, 0, stream>>>(p);
-  return Last();
+  return Reason(LaunchDependent(FinishLatentKernel, static_cast<uint32_t>((warps + kWarps - 1) / kWarps),
+                                kThreads, 0, stream, p));
 }
 
 int32_t MostHeadTiles(int32_t tokens, int32_t heads, int32_t tile_slots) {
@@ -116,9 +123,9 @@ const char* TileHeads(int32_t tokens, int32_t heads, int32_t tile_slots, const S
                       cudaStream_t stream) {
   if (tokens < 1 || heads < 1 || tile_slots < 1) return "tile heads: sizes must be positive";
   const int64_t slots = int64_t{tokens} * heads;
-  TileHeadsKernel<<<static_cast<uint32_t>((slots + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
-      tokens, heads, tile_slots, MostHeadTiles(tokens, heads, tile_slots) / heads, tiles);
-  return Last();
+  return Reason(LaunchDependent(TileHeadsKernel, static_cast<uint32_t>((slots + kThreads - 1) / kThreads),
+                                kThreads, 0, stream, tokens, heads, tile_slots,
+                                MostHeadTiles(tokens, heads, tile_slots) / heads, tiles));
 }
 
 const char* GatherHeads(const float* rows, int32_t tokens, int32_t heads, int32_t dim, void* out,
@@ -127,9 +134,8 @@ const char* GatherHeads(const float* rows, int32_t tokens, int32_t heads, int32_
   if (head_stride < dim || row_stride < heads * head_stride)
     return "gather heads: a head does not fit its row";
   const uint32_t parts = std::min(64, (heads * dim + 4 * kThreads - 1) / (4 * kThreads));
-  GatherHeadsKernel<<<dim3(tokens, parts), kThreads, 0, stream>>>(
-      rows, tokens, heads, dim, static_cast<__nv_bfloat16*>(out), head_stride, row_stride);
-  return Last();
+  return Reason(LaunchDependent(GatherHeadsKernel, dim3(tokens, parts), kThreads, 0, stream, rows, tokens,
+                                heads, dim, static_cast<__nv_bfloat16*>(out), head_stride, row_stride));
 }
 
 }  // namespace tessera::cuda

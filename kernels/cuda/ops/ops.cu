@@ -3,6 +3,8 @@
 #include <cuda_bf16.h>
 
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/ops/row_norm.cuh"
+#include "kernels/cuda/ptx/load.cuh"
 
 namespace tessera::cuda {
 namespace {
@@ -35,25 +37,42 @@ __device__ __forceinline__ void Store(__nv_bfloat16* out, float value) { *out = 
 
 // One CTA a row. Elements from dim to `zero_end` of the result are zeroed.
 template <class Out>
-__global__ void RmsNormKernel(const __grid_constant__ RmsNormParams p, Out* out, int64_t out_stride,
-                              int32_t zero_end) {
-  __shared__ float parts[kThreads / 32];
+__global__ void __launch_bounds__(kNormThreads)
+    RmsNormKernel(const __grid_constant__ RmsNormParams p, Out* out, int64_t out_stride, int32_t zero_end) {
+  constexpr int32_t kHeld = 8;  // elements of a thread that stay in registers
+  __shared__ float parts[kNormWarps];
+  const int32_t dim = p.dim;
+  float weights[kHeld], values[kHeld];
   GridDependencyLaunch();
+#pragma unroll
+  for (int32_t i = 0; i < kHeld; ++i) {
+    const int32_t at = threadIdx.x + i * kNormThreads;
+    weights[i] = at < dim ? ptx::LoadNow(p.weight + at) : 0.0f;
+  }
   GridDependencyWait();
   const int64_t row = p.rows ? p.rows[blockIdx.x] : blockIdx.x;
-  const int32_t dim = p.dim;
   const float* source = p.x + row * p.x_stride;
-  float sum = 0.0f;
-  for (int32_t i = threadIdx.x; i < dim; i += kThreads) sum += source[i] * source[i];
-  sum = WarpSum(sum);
-  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = sum;
-  __syncthreads();
-  sum = 0.0f;
-  for (float part : parts) sum += part;
-  const float scale = rsqrtf(sum / dim + p.eps);
+#pragma unroll
+  for (int32_t i = 0; i < kHeld; ++i) {
+    const int32_t at = threadIdx.x + i * kNormThreads;
+    values[i] = at < dim ? source[at] : 0.0f;
+  }
+  float squares = 0.0f;
+#pragma unroll
+  for (const float value : values) squares = fmaf(value, value, squares);
+  constexpr int32_t kRest = kHeld * kNormThreads;
+  for (int32_t at = kRest + threadIdx.x; at < dim; at += kNormThreads) squares = fmaf(source[at], source[at], squares);
+  const float scale = RmsScale(squares, dim, p.eps, parts);
   Out* target = out + int64_t{blockIdx.x} * out_stride;
-  for (int32_t i = threadIdx.x; i < dim; i += kThreads) Store(target + i, source[i] * scale * p.weight[i]);
-  for (int32_t i = dim + threadIdx.x; i < zero_end; i += kThreads) Store(target + i, 0.0f);
+#pragma unroll
+  for (int32_t i = 0; i < kHeld; ++i) {
+    const int32_t at = threadIdx.x + i * kNormThreads;
+    if (at < dim) Store(target + at, values[i] * scale * weights[i]);
+  }
+  for (int32_t at = kRest + threadIdx.x; at < dim; at += kNormThreads) {
+    Store(target + at, source[at] * scale * p.weight[at]);
+  }
+  for (int32_t i = dim + threadIdx.x; i < zero_end; i += kNormThreads) Store(target + i, 0.0f);
 }
 
 template <class Out>
@@ -63,15 +82,15 @@ const char* LaunchRmsNorm(RmsNormParams p, Out* out, int64_t out_stride, int32_t
   if (out_stride < p.dim) return "rms norm: rows of the result must hold dim elements";
   if (p.x_stride == 0) p.x_stride = p.dim;
   return Reason(
-      LaunchDependent(RmsNormKernel<Out>, p.tokens, kThreads, 0, stream, p, out, out_stride, zero_end));
+      LaunchDependent(RmsNormKernel<Out>, p.tokens, kNormThreads, 0, stream, p, out, out_stride, zero_end));
 }
 
 // One warp a (token, head); heads in the order q, k, v. A lane holds the elements lane, lane + 32, ...
 constexpr int32_t kMostPerLane = 16;
 
 __global__ void FinishQkvKernel(const __grid_constant__ QkvParams p) {
+  constexpr int32_t kHeld = 4;  // elements of a lane that are held in registers: all of a head of 128
   GridDependencyLaunch();
-  GridDependencyWait();
   const int32_t lane = threadIdx.x % 32;
   const int32_t heads = p.num_query_heads + 2 * p.num_kv_heads;
   const int32_t index = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
@@ -82,36 +101,68 @@ __global__ void FinishQkvKernel(const __grid_constant__ QkvParams p) {
   extern __shared__ float shared[];
   float* x = shared + threadIdx.x / 32 * p.head_dim;  // rotation pairs elements of different lanes
 
+  // All that memory is asked for before the first of it is used.
+  const float* norm = is_v ? nullptr : is_q ? p.q_norm : p.k_norm;
+  float norms[kHeld];
+#pragma unroll
+  for (int32_t i = 0; i < kHeld; ++i) {
+    norms[i] = norm != nullptr && lane + i * 32 < p.head_dim ? ptx::LoadNow(norm + lane + i * 32) : 1.0f;
+  }
+  GridDependencyWait();
   const int32_t kv_head = is_q ? 0 : (head - p.num_query_heads) % p.num_kv_heads;
   const float* source = p.qkv + int64_t{token} * p.row_stride +
                         (is_q ? head * p.head_dim : (is_v ? p.v_offset : p.k_offset) + kv_head * p.head_dim);
+  const bool rotates = p.rope != nullptr && !is_v;
+  const int32_t position = rotates ? ptx::LoadNow(p.positions + token) : 0;
+  const uint32_t slot = is_q ? 0 : static_cast<uint32_t>(ptx::LoadNow(p.slots + token));
+  float values[kHeld];
+#pragma unroll
+  for (int32_t i = 0; i < kHeld; ++i) {
+    values[i] = lane + i * 32 < p.head_dim ? ptx::LoadNow(source + lane + i * 32) : 0.0f;
+  }
+  const int32_t half = p.rotary_dim / 2;
+  const float2* angles = p.rope + (rotates ? int64_t{position} * half : 0);
+  float2 held_angles[kHeld / 2];
+#pragma unroll
+  for (int32_t i = 0; i < kHeld / 2; ++i) {
+    if (rotates && lane + i * 32 < half) held_angles[i] = ptx::LoadNow(angles + lane + i * 32);
+  }
   float sum = 0.0f;
-  for (int32_t i = lane; i < p.head_dim; i += 32) {
+#pragma unroll
+  for (int32_t i = 0; i < kHeld; ++i) sum += values[i] * values[i];
+  for (int32_t i = lane + kHeld * 32; i < p.head_dim; i += 32) {
     x[i] = source[i];
     sum += x[i] * x[i];
   }
-  const float* norm = is_v ? nullptr : is_q ? p.q_norm : p.k_norm;
+  float scale = 1.0f;
   if (norm != nullptr) {
-    const float scale = rsqrtf(WarpSum(sum) / p.head_dim + p.eps);
-    for (int32_t i = lane; i < p.head_dim; i += 32) x[i] *= scale * norm[i];
+    scale = rsqrtf(WarpSum(sum) / p.head_dim + p.eps);
+    for (int32_t i = lane + kHeld * 32; i < p.head_dim; i += 32) x[i] *= scale * norm[i];
+  }
+#pragma unroll
+  for (int32_t i = 0; i < kHeld; ++i) {
+    if (lane + i * 32 < p.head_dim) x[lane + i * 32] = norm != nullptr ? values[i] * (scale * norms[i]) : values[i];
   }
   __syncwarp();
-  if (p.rope != nullptr && !is_v) {
-    const int32_t half = p.rotary_dim / 2;
-    const float2* angles = p.rope + int64_t{p.positions[token]} * half;
-    for (int32_t i = lane; i < half; i += 32) {
+  if (rotates) {
+    const auto rotate = [&](int32_t i, float2 angle) {
       const int32_t first = p.interleaved ? 2 * i : i, second = p.interleaved ? 2 * i + 1 : i + half;
       const float a = x[first], b = x[second];
-      x[first] = a * angles[i].x - b * angles[i].y;
-      x[second] = b * angles[i].x + a * angles[i].y;
+      x[first] = a * angle.x - b * angle.y;
+      x[second] = b * angle.x + a * angle.y;
+    };
+#pragma unroll
+    for (int32_t i = 0; i < kHeld / 2; ++i) {
+      if (lane + i * 32 < half) rotate(lane + i * 32, held_angles[i]);
     }
+    for (int32_t i = lane + kHeld * 16; i < half; i += 32) rotate(i, angles[i]);
     __syncwarp();
   }
   __nv_bfloat16* target;
   if (is_q) {
     target = static_cast<__nv_bfloat16*>(p.q) + (int64_t{token} * p.num_query_heads + head) * p.out_dim;
   } else {
-    const int64_t block = p.slots[token] / p.block_size, offset = p.slots[token] % p.block_size;
+    const int64_t block = slot / p.block_size, offset = slot % p.block_size;
     target = static_cast<__nv_bfloat16*>(is_v ? p.v_cache : p.k_cache) +
              ((block * p.num_kv_heads + kv_head) * p.block_size + offset) * p.out_dim;
   }

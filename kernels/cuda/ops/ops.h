@@ -55,7 +55,7 @@ struct QkvParams {
   int32_t rotary_dim = 0;
   bool interleaved = false;
   const int32_t* positions = nullptr;  // [tokens]
-  const int64_t* slots = nullptr;      // [tokens] cache slot: block * block_size + offset
+  const int64_t* slots = nullptr;      // [tokens] cache slot: block * block_size + offset, below 2^31
   int32_t tokens = 0;
   int32_t num_query_heads = 0;
   int32_t num_kv_heads = 0;
