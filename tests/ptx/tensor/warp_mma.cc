@@ -2,6 +2,7 @@
 //
 // Source: PTX ISA, "Warp-level Matrix Instructions: mma". Shapes whose K is 16 or 32 bytes; f16, bf16, tf32, e4m3, e5m2,
 // s8, u8.
+#include <bit>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -19,6 +20,7 @@ namespace {
 constexpr int kM = 16;
 constexpr int kN = 8;
 constexpr int kMaxK = 32;
+constexpr uint32_t kNanF32 = 0x7fffffff;  // as RoundAccumulator makes it
 
 struct MmaPayload : Payload {
   int k = 0;
@@ -30,18 +32,35 @@ struct MmaPayload : Payload {
 int AccumulatorRegisters(ElementType type) { return type == ElementType::kF16 ? 2 : 4; }
 
 // Decodes register fragments: rows of kMaxK doubles.
-void Decode(Warp& warp, const Operand& operand, ElementType type, FragmentPlace (*place)(int, int),
-            double (*values)[kMaxK]) {
-  const int each = 32 / BitsOf(type);
+template <class Place, class DecodeTo>
+void DecodeEach(Warp& warp, const Operand& operand, int each, Place place, DecodeTo decode,
+                double (*values)[kMaxK]) {
   const absl::Span<const Operand> registers = Registers(operand);
   for (size_t reg = 0; reg < registers.size(); ++reg) {
     uint32_t scratch[kWarpSize];
     const uint32_t* words = warp.Source<uint32_t>(registers[reg], scratch);
     for (int lane = 0; lane < kWarpSize; ++lane) {
       const FragmentPlace at = place(lane, static_cast<int>(reg));
-      DecodeWord(type, words[lane], &values[at.row][at.column * each]);
+      decode(words[lane], &values[at.row][at.column * each]);
     }
   }
+}
+
+template <class Place>
+void Decode(Warp& warp, const Operand& operand, ElementType type, Place place, double (*values)[kMaxK]) {
+  if (type == ElementType::kBF16) {  // by far the most frequent
+    DecodeEach(
+        warp, operand, 2, place,
+        [](uint32_t word, double* to) {
+          to[0] = std::bit_cast<float>(word << 16);
+          to[1] = std::bit_cast<float>(word & 0xffff0000u);
+        },
+        values);
+    return;
+  }
+  DecodeEach(
+      warp, operand, 32 / BitsOf(type), place,
+      [type](uint32_t word, double* to) { DecodeWord(type, word, to); }, values);
 }
 
 void ExecuteMma(Warp& warp, const Instruction& i) {
@@ -83,7 +102,8 @@ void ExecuteMma(Warp& warp, const Instruction& i) {
       const uint32_t* words = warp.Source<uint32_t>(c[reg], scratch);
       for (int lane = 0; lane < kWarpSize; ++lane) {
         const FragmentPlace at = PlaceFragmentD32(lane, reg);
-        sums[at.row][at.column] += ::tessera::ptx::Decode(p.c, words[lane]);
+        sums[at.row][at.column] += p.c == ElementType::kF32 ? std::bit_cast<float>(words[lane])
+                                                            : ::tessera::ptx::Decode(p.c, words[lane]);
       }
     }
   }
@@ -92,7 +112,11 @@ void ExecuteMma(Warp& warp, const Instruction& i) {
   uint32_t words[4][kWarpSize];
   for (int reg = 0; reg < AccumulatorRegisters(p.d); ++reg) {
     for (int lane = 0; lane < kWarpSize; ++lane) {
-      if (p.d == ElementType::kF16) {
+      if (p.d == ElementType::kF32) {
+        const FragmentPlace at = PlaceFragmentD32(lane, reg);
+        const double sum = sums[at.row][at.column];
+        words[reg][lane] = sum == sum ? std::bit_cast<uint32_t>(static_cast<float>(sum)) : kNanF32;
+      } else if (p.d == ElementType::kF16) {
         const FragmentPlace at = PlaceFragmentD16(lane, reg);
         words[reg][lane] = RoundToF16(sums[at.row][at.column]) |
                            static_cast<uint32_t>(RoundToF16(sums[at.row][at.column + 1])) << 16;
