@@ -5,12 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <vector>
 
 #include "tests/ptx/cudart/cudart_test_kernels.h"
 #include "tests/ptx/cudart/device.h"
 #include "tests/ptx/cudart/fat_binary.h"
+#include "tests/ptx/cudart/ptx_files.h"
 
 namespace tessera::ptx {
 namespace {
@@ -324,6 +326,45 @@ TEST(EmulatedDeviceTest, SaysWhatAVariableMayBe) {
   EXPECT_THAT(message("TESSERA_EMULATOR_SEED", "x"), HasSubstr("expected a number"));
   EXPECT_THAT(message("TESSERA_EMULATOR_ASYNC", "never"), HasSubstr("expected one of lazy, eager, random"));
   EXPECT_THAT(message("TESSERA_EMULATOR_ARCH", "80"), HasSubstr("expected one of 90, 100"));
+}
+
+// Files and their list in the test's own directory.
+class PtxFilesTest : public testing::Test {
+ protected:
+  static std::string Write(const std::string& name, const std::string& text) {
+    const std::string path = testing::TempDir() + "ptx_files_test_" + name;
+    std::ofstream(path) << text;
+    return path;
+  }
+};
+
+TEST_F(PtxFilesTest, FindsTheFileThatHasAllEntriesForTheArchitecture) {
+  const std::string ab90 =
+      Write("ab90", ".version 9.0\n.target sm_90a\n.visible .entry a(\n.weak .entry b_$1(\n");
+  const std::string ab100 =
+      Write("ab100", ".version 9.0\n.target sm_100a\n.visible .entry a(\n.entry b_$1(\n");
+  const std::string ac90 = Write("ac90", ".version 9.0\n.target sm_90a\n.visible .entry a(\n.entry c(\n");
+  PtxFiles files(Write("list", ac90 + "\n" + ab100 + "\n" + ab90 + "\n"));
+  EXPECT_EQ(files.Find(90, {"a", "b_$1"})->name, ab90);
+  EXPECT_EQ(files.Find(90, {"c"})->name, ac90);
+  EXPECT_EQ(files.Find(100, {"b_$1", "a"})->name, ab100);
+  EXPECT_THAT(files.Find(100, {"a"})->text, HasSubstr("sm_100a"));
+  EXPECT_THAT(std::string(files.Find(100, {"c"}).status().message()),
+              HasSubstr("for sm_100 of " + testing::TempDir()));
+  EXPECT_FALSE(files.Find(90, {"b"}).ok());  // a whole name, not its beginning
+  EXPECT_FALSE(files.Find(90, {"a", "b_$1", "c"}).ok());
+}
+
+TEST_F(PtxFilesTest, SaysWhichFileCannotBeRead) {
+  EXPECT_THAT(std::string(PtxFiles("/nowhere/list").Find(90, {"a"}).status().message()),
+              HasSubstr("/nowhere/list"));
+  // One that is not there is passed over, and named where it may be the one that is wanted.
+  const std::string good = Write("good", ".target sm_90a\n.entry a(\n");
+  PtxFiles missing(Write("missing", "/nowhere/b.ptx\n" + good + "\n"));
+  EXPECT_EQ(missing.Find(90, {"a"})->name, good);
+  EXPECT_THAT(std::string(missing.Find(90, {"b"}).status().message()), HasSubstr("/nowhere/b.ptx"));
+  PtxFiles no_ptx(Write("no_ptx_list", Write("no_ptx", "nothing") + "\n"));
+  EXPECT_THAT(std::string(no_ptx.Find(90, {"a"}).status().message()), HasSubstr(".target"));
 }
 
 TEST(FatBinaryTest, RefusesWhatNvccDoesNotWrite) {

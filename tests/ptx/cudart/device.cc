@@ -55,6 +55,8 @@ absl::StatusOr<EmulatedDevice> EmulatedDevice::FromEnvironment() {
         ReadNumber("TESSERA_EMULATOR_VERBOSE", 0, 1, &verbose)}) {
     if (!status.ok()) return status;
   }
+  const char* ptx_list = std::getenv("TESSERA_EMULATOR_PTX");
+  device.ptx_list = ptx_list == nullptr || *ptx_list == 0 ? TESSERA_EMULATOR_PTX : ptx_list;
   device.arch = arch == 0 ? 90 : 100;
   device.sms = static_cast<int>(sms);
   device.memory_bytes = gigabytes << 30;

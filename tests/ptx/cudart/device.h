@@ -8,6 +8,8 @@
 //   TESSERA_EMULATOR_SEED     order of the warps: 0, the default, in turn, else by this seed
 //   TESSERA_EMULATOR_RACES    1: stop at accesses to shared memory that nothing orders (machine/race_detector.h)
 //   TESSERA_EMULATOR_STREAMS  when enqueued work runs: lazy (the default: when something waits for it) or eager
+//   TESSERA_EMULATOR_PTX      a list of PTX files, for fat binaries without PTX (ptx_files.h); by default those that the
+//                             build kept
 //   TESSERA_EMULATOR_VERBOSE  1: a line on stderr for each launch
 #ifndef TESSERA_TESTS_PTX_CUDART_DEVICE_H_
 #define TESSERA_TESTS_PTX_CUDART_DEVICE_H_
@@ -15,6 +17,7 @@
 #include <driver_types.h>
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "tests/ptx/machine/launch.h"
@@ -27,6 +30,7 @@ struct EmulatedDevice {
   uint64_t memory_bytes = uint64_t{16} << 30;
   bool lazy_streams = true;
   bool verbose = false;
+  std::string ptx_list;
   ExecutionOptions execution;
 
   // InvalidArgument names the variable, its value and what it may be.

@@ -10,13 +10,14 @@ namespace tessera::ptx {
 
 KernelModule* KernelTable::AddModule(const void* fat_binary_wrapper) {
   modules_.push_back(
-      std::make_unique<KernelModule>(KernelModule{ReadFatBinary(fat_binary_wrapper), std::nullopt}));
+      std::make_unique<KernelModule>(KernelModule{ReadFatBinary(fat_binary_wrapper), {}, std::nullopt}));
   return modules_.back().get();
 }
 
 void KernelTable::AddKernel(KernelModule* module, const void* host_function, std::string name) {
   auto kernel = std::make_unique<Kernel>();
   kernel->module = module;
+  module->kernels.push_back(name);
   kernel->name = std::move(name);
   kernels_[host_function] = std::move(kernel);
 }
@@ -26,19 +27,26 @@ void KernelTable::AddVariable(KernelModule* module, const void* host_variable, s
   variables_[host_variable] = {module, std::move(name), bytes};
 }
 
+absl::StatusOr<PtxImage> KernelTable::FindImage(const KernelModule& module) {
+  if (!module.images.ok()) return module.images.status();
+  for (const PtxImage& image : *module.images) {
+    if (image.arch == arch_) return image;
+  }
+  absl::StatusOr<PtxImage> file = files_.Find(arch_, module.kernels);
+  if (file.ok()) return file;
+  return absl::FailedPreconditionError(absl::StrCat("no PTX for sm_", arch_, " among ", module.images->size(),
+                                                    " in the fat binary (nvcc -gencode=arch=compute_", arch_,
+                                                    "a,code=compute_", arch_, "a puts it there), and ",
+                                                    file.status().message()));
+}
+
 absl::StatusOr<Program*> KernelTable::LoadModule(KernelModule* module) {
   if (!module->program.has_value()) {
-    if (!module->images.ok()) {
-      module->program = module->images.status();
+    absl::StatusOr<PtxImage> image = FindImage(*module);
+    if (image.ok()) {
+      module->program = Program::Load(image->text, image->name, FullRegistry(), memory_);
     } else {
-      module->program = absl::FailedPreconditionError(
-          absl::StrCat("no PTX for sm_", arch_, " among ", module->images->size(),
-                       " in the fat binary (nvcc -gencode=arch=compute_", arch_, "a,code=compute_", arch_,
-                       "a puts it there)"));
-      for (const PtxImage& image : *module->images) {
-        if (image.arch != arch_) continue;
-        module->program = Program::Load(image.text, image.name, FullRegistry(), memory_);
-      }
+      module->program = image.status();
     }
   }
   if (!module->program->ok()) return module->program->status();

@@ -8,11 +8,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tests/ptx/cudart/fat_binary.h"
+#include "tests/ptx/cudart/ptx_files.h"
 #include "tests/ptx/machine/global_memory.h"
 #include "tests/ptx/machine/program.h"
 
@@ -20,6 +22,7 @@ namespace tessera::ptx {
 
 struct KernelModule {
   absl::StatusOr<std::vector<PtxImage>> images;
+  std::vector<std::string> kernels;                                 // mangled names
   std::optional<absl::StatusOr<std::unique_ptr<Program>>> program;  // once loaded
 };
 
@@ -35,7 +38,9 @@ struct Kernel {
 
 class KernelTable {
  public:
-  KernelTable(GlobalMemory& memory, int arch) : memory_(memory), arch_(arch) {}
+  // `ptx_list`: where PTX is looked for that the fat binaries lack (ptx_files.h).
+  KernelTable(GlobalMemory& memory, int arch, std::string ptx_list)
+      : memory_(memory), arch_(arch), files_(std::move(ptx_list)) {}
 
   KernelModule* AddModule(const void* fat_binary_wrapper);
   void AddKernel(KernelModule* module, const void* host_function, std::string name);
@@ -59,9 +64,11 @@ class KernelTable {
   };
 
   absl::StatusOr<Program*> LoadModule(KernelModule* module);
+  absl::StatusOr<PtxImage> FindImage(const KernelModule& module);
 
   GlobalMemory& memory_;
   const int arch_;
+  PtxFiles files_;
   std::vector<std::unique_ptr<KernelModule>> modules_;
   std::map<const void*, std::unique_ptr<Kernel>> kernels_;
   std::map<const void*, DeviceVariable> variables_;

@@ -70,7 +70,7 @@ Runtime& Runtime::Get() {
 Runtime::Runtime(EmulatedDevice emulated)
     : device(std::move(emulated)),
       heap(memory, device.memory_bytes),
-      kernels(memory, device.arch),
+      kernels(memory, device.arch, device.ptx_list),
       streams(device.lazy_streams) {}
 
 cudaError_t Runtime::Fail(cudaError_t error, std::string reason) {
