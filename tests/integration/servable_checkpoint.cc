@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "server/model/safetensors.h"
@@ -54,15 +57,21 @@ bool IsVocabulary(const std::string& name) {
   return name == "model.embed_tokens.weight" || name == "lm_head.weight";
 }
 
-// Copies the weights, the rows of the vocabulary's matrices repeated.
-absl::Status WriteWeights(const std::string& from, int vocab_size, const std::string& path) {
+// Copies the weights, the rows of the vocabulary's matrices repeated, and adds scales for inputs where there is one.
+absl::Status WriteWeights(const std::string& from, int vocab_size, float input_scale,
+                          const std::string& path) {
   const auto reader = SafetensorsReader::OpenDirectory(from);
   if (!reader.ok()) return reader.status();
-  std::vector<SafetensorsWriter::Entry> entries;
+  std::vector<SafetensorsWriter::Entry> entries, scales;
   for (const auto& [name, tensor] : (*reader)->tensors()) {
     entries.push_back({name, tensor.dtype, tensor.shape});
     if (IsVocabulary(name)) entries.back().shape[0] = vocab_size;
+    absl::string_view matrix = name;
+    if (input_scale > 0 && absl::ConsumeSuffix(&matrix, ".weight_scale_2")) {
+      scales.push_back({absl::StrCat(matrix, ".input_scale"), DType::kF32, {}});
+    }
   }
+  entries.insert(entries.end(), scales.begin(), scales.end());
   const auto writer = SafetensorsWriter::Create(path, entries, {{"format", "pt"}});
   if (!writer.ok()) return writer.status();
   for (const auto& [name, tensor] : (*reader)->tensors()) {
@@ -72,6 +81,11 @@ absl::Status WriteWeights(const std::string& from, int vocab_size, const std::st
       for (size_t i = tensor.data.size(); i < data.size(); ++i) data[i] = data[i - tensor.data.size()];
     }
     if (absl::Status status = (*writer)->Write(name, data); !status.ok()) return status;
+  }
+  std::vector<uint8_t> scale(sizeof(input_scale));
+  std::memcpy(scale.data(), &input_scale, sizeof(input_scale));
+  for (const SafetensorsWriter::Entry& entry : scales) {
+    if (absl::Status status = (*writer)->Write(entry.name, scale); !status.ok()) return status;
   }
   return (*writer)->Finish();
 }
@@ -94,7 +108,8 @@ int WriteServableCheckpoint(const ServableParts& parts, const std::string& direc
   std::error_code error;
   std::filesystem::copy_file(kGolden + ("chat_template/templates/" + parts.chat_template),
                              directory + "/chat_template.jinja", error);
-  const absl::Status status = WriteWeights(model, vocab_size, directory + "/model.safetensors");
+  const absl::Status status =
+      WriteWeights(model, vocab_size, parts.input_scale, directory + "/model.safetensors");
   if (!status.ok() || error) {
     ADD_FAILURE() << status << " " << error.message();
     return 0;

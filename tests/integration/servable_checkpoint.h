@@ -13,6 +13,8 @@ struct ServableParts {
   std::string chat_template;  // file of tests/golden/chat_template/templates
   // Special tokens that the template spells; those that the tokenizer lacks are added to it.
   std::vector<std::string> special_tokens;
+  // Where above 0: a scale like this for the inputs of every NVFP4 matrix (`input_scale`), as W4A4 checkpoints have.
+  float input_scale = 0;
 };
 
 inline constexpr char kBosToken[] = "<s>";

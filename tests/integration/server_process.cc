@@ -38,13 +38,15 @@ std::string HttpGet(int port, const std::string& path) {
   return answer;
 }
 
-std::unique_ptr<ServerProcess> ServerProcess::Start(const std::vector<std::string>& flags) {
+std::unique_ptr<ServerProcess> ServerProcess::Start(const std::vector<std::string>& flags,
+                                                    const std::vector<std::string>& command) {
   std::unique_ptr<ServerProcess> server(new ServerProcess);
   const std::string port_file = server->scratch_.path() + "/ports";
-  std::vector<std::string> arguments = {"--model",   kBundledModel, "--listen",    "127.0.0.1:0",
-                                        "--metrics", "127.0.0.1:0", "--port-file", port_file};
+  std::vector<std::string> arguments(command.begin() + 1, command.end());
+  arguments.insert(arguments.end(), {"--model", kBundledModel, "--listen", "127.0.0.1:0", "--metrics",
+                                     "127.0.0.1:0", "--port-file", port_file});
   arguments.insert(arguments.end(), flags.begin(), flags.end());
-  server->process_ = std::make_unique<ChildProcess>(kServerProgram, arguments);
+  server->process_ = std::make_unique<ChildProcess>(command.front(), arguments);
   const auto serves = [&] {
     std::ifstream file(port_file);
     return static_cast<bool>(file >> server->port_ >> server->metrics_port_);

@@ -26,9 +26,11 @@ std::string HttpGet(int port, const std::string& path);
 // A tessera-server of its own on free ports of the loopback. Its log is shown if the test fails while it exists.
 class ServerProcess {
  public:
-  // `flags` come after `--model`, `--listen`, `--metrics` and `--port-file`, so they can replace them. Waits until the
-  // server says that it serves; null, with the test failed, if it does not.
-  static std::unique_ptr<ServerProcess> Start(const std::vector<std::string>& flags = {});
+  // `flags` come after `--model`, `--listen`, `--metrics` and `--port-file`, so they can replace them; `command` is the
+  // program, perhaps with arguments before these. Waits until the server says that it serves; null, with the test
+  // failed, if it does not.
+  static std::unique_ptr<ServerProcess> Start(const std::vector<std::string>& flags = {},
+                                              const std::vector<std::string>& command = {kServerProgram});
   ~ServerProcess();
 
   ChildProcess& process() { return *process_; }
