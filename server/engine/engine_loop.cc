@@ -15,6 +15,10 @@
 namespace tessera {
 namespace {
 
+// Nothing is planned ahead of a step with more prompt tokens: it takes long enough that the host's part after it hardly
+// counts, and a request that comes meanwhile would wait for the step after it, too.
+constexpr int32_t kMostPromptTokensToRunAheadOf = 256;
+
 // What the backend throws is its failure too.
 template <typename Work>
 absl::Status Guarded(const Work& work) {
@@ -111,7 +115,8 @@ bool EngineLoop::Advance() {
   Step* ahead = nullptr;
   bool planned_nothing = false;
   const bool overlaps = seams_.backend->overlaps();
-  if (overlaps && config_.run_ahead && step->status.ok() && !scheduler_.Idle()) {
+  if (overlaps && config_.run_ahead && step->record.prefill_tokens <= kMostPromptTokensToRunAheadOf &&
+      step->status.ok() && !scheduler_.Idle()) {
     Step* next = step == &steps_[0] ? &steps_[1] : &steps_[0];
     planned_nothing = !PlanStep(next);
     if (!planned_nothing) {

@@ -212,6 +212,22 @@ TEST(EngineAheadTest, StartsAStepBeforeTheTokensOfTheLastAreKnown) {
   }
 }
 
+// A step with many prompt tokens is waited for first: who arrives meanwhile can be in the next one.
+TEST(EngineAheadTest, WaitsForLongPrompts) {
+  std::vector<int32_t> given;
+  TestEngineOptions options;
+  options.max_batched_tokens = options.max_prefill_chunk = 400;
+  options.backend.overlaps = true;
+  options.backend.before_run = [&](absl::Span<const BatchRow> rows) {
+    for (const BatchRow& row : rows) given.push_back(row.token_of);
+    return absl::OkStatus();
+  };
+  TestEngine engine(options);
+  EXPECT_EQ(engine.GenerateAll(MakeSpec("a", 300, 4)).outputs[0].tokens.size(), 4);
+  engine.Destroy();
+  EXPECT_EQ(given, std::vector<int32_t>({-1, -1, 0, 0}));
+}
+
 // One that stops costs the row that was started for it, and nothing that anybody could see.
 TEST(EngineAheadTest, ASurplusRowLeavesNoTrace) {
   int rows_run = 0;
