@@ -27,8 +27,8 @@ struct EngineConfig {
   int32_t slow_reader_tokens = 65536;
   absl::Duration watchdog_timeout = absl::Seconds(60);  // a step that takes longer turns Healthy() false
   std::vector<int32_t> eos_token_ids;
-  // On a device that works beside its host, a step is planned and started while the one before is at work. What is
-  // generated is the same without.
+  // On a device that works beside its host, a step is planned and started while the one before is at work, unless that
+  // has many prompt tokens. What is generated is the same without.
   bool run_ahead = true;
 };
 
