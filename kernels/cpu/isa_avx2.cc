@@ -34,15 +34,17 @@ constexpr int ScoreRunsAtOnce(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 :
 #include "kernels/cpu/ops/rows.inc.h"
 
 int PanelValueBytes(int) { return 4; }
+int QueryValueBytes() { return 4; }
 
 constexpr KernelTable kTable = {
     .max_panel_tokens = kMaxTokens,
+    .max_bf16_panel_tokens = kMaxBf16Tokens,
     .panel_value_bytes = PanelValueBytes,
     .pack_panel = PackPanel<float>,
     .nvfp4_tile = Fp4Tile<E4M3Scales>,
     .mxfp4_tile = Fp4Tile<E8M0Scales>,
     .fp8_tile = Fp8Tile<float>,
-    .bf16_tile = Bf16Tile<>,
+    .bf16_tile = Bf16Tile,
     .rms_norm = RmsNormRow,
     .rms_norm_bf16 = RmsNormRowBf16,
     .rope_neox = RopeNeoxRow,
@@ -53,7 +55,8 @@ constexpr KernelTable kTable = {
     .merge = MergeRow,
     .exp_sum = ExpSumRow,
     .max_attention_rows = kAttentionRows,
-    .attention_tile = AttentionTile,
+    .query_value_bytes = QueryValueBytes,
+    .attention_tile = AttentionTile<KeyFma>,
 };
 
 }  // namespace

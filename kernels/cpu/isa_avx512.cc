@@ -34,9 +34,11 @@ constexpr int ScoreRunsAtOnce(int rows) { return rows <= 3 ? 4 : 2; }
 #include "kernels/cpu/ops/rows.inc.h"
 
 int PanelValueBytes(int) { return 4; }
+int QueryValueBytes() { return 4; }
 
 constexpr KernelTable kTable = {
     .max_panel_tokens = kMaxTokens,
+    .max_bf16_panel_tokens = kMaxBf16Tokens,
     .panel_value_bytes = PanelValueBytes,
     .pack_panel = PackPanel<float>,
     .nvfp4_tile = Fp4Tile<E4M3Scales, FmaDot>,
@@ -53,7 +55,8 @@ constexpr KernelTable kTable = {
     .merge = MergeRow,
     .exp_sum = ExpSumRow,
     .max_attention_rows = kAttentionRows,
-    .attention_tile = AttentionTile,
+    .query_value_bytes = QueryValueBytes,
+    .attention_tile = AttentionTile<KeyFma>,
 };
 
 }  // namespace

@@ -39,9 +39,10 @@ struct Bf16Dot {
   using Weights = __m512bh;
   static VEC_INLINE Weights Split(__m512i pairs) { return reinterpret_cast<__m512bh>(pairs); }
   static VEC_INLINE __m512 Dot(Weights w, const Bf16* x, __m512 sum) {
-    int32_t pair;
-    __builtin_memcpy(&pair, x, 4);
-    return _mm512_dpbf16_ps(sum, w, reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair)));
+    // By hand: GCC takes a second instruction and a register for the broadcast.
+    typedef int32_t __attribute__((may_alias)) Pair;
+    asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(*reinterpret_cast<const Pair*>(x)));
+    return sum;
   }
 };
 
@@ -91,7 +92,7 @@ static bool DotIsTwoFmas() {
 // differ, for one token and many must give the same bits; and all on AMD's processors, where the instruction
 // runs at the rate of an FMA.
 static int MaxDotTokens() {
-  static const int max_tokens = DotIsTwoFmas() && !__builtin_cpu_is("amd") ? kDotTokens : kMaxTokens;
+  static const int max_tokens = DotIsTwoFmas() && !__builtin_cpu_is("amd") ? kDotTokens : kMaxBf16Tokens;
   return max_tokens;
 }
 
@@ -119,8 +120,35 @@ void Bf16AnyTile(const std::byte* tile, int64_t k, const void* panel, int t, flo
                              : Bf16Tile<FmaDot>(tile, k, panel, t, out);
 }
 
+// Keys by pairs that meet BF16 pairs of queries.
+struct KeyDot {
+  using Value = Bf16;
+  using Keys = __m512bh;
+  using Query = __m512bh;
+  static VEC_INLINE Keys LoadKeys(const Bf16* p) {
+    return reinterpret_cast<__m512bh>(_mm512_loadu_si512(p));
+  }
+  static VEC_INLINE Query SetQuery(const Bf16* q) {
+    int32_t pair;
+    __builtin_memcpy(&pair, q, 4);
+    return reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
+  }
+  static VEC_INLINE F16 Dot(Keys keys, Query q, F16 sum) { return {_mm512_dpbf16_ps(sum.v, keys, q)}; }
+};
+
+// The same choice for all numbers of rows, so that it need not be the same to the bit.
+bool DotQueries() {
+  static const bool dot = __builtin_cpu_is("amd");
+  return dot;
+}
+int QueryValueBytes() { return DotQueries() ? 2 : 4; }
+void AttentionAnyTile(const AttentionTileArgs& args) {
+  return DotQueries() ? AttentionTile<KeyDot>(args) : AttentionTile<KeyFma>(args);
+}
+
 constexpr KernelTable kTable = {
     .max_panel_tokens = kMaxTokens,
+    .max_bf16_panel_tokens = kMaxBf16Tokens,
     .panel_value_bytes = PanelValueBytes,
     .pack_panel = PackAnyPanel,
     .nvfp4_tile = Fp4AnyTile<E4M3Scales>,
@@ -137,7 +165,8 @@ constexpr KernelTable kTable = {
     .merge = MergeRow,
     .exp_sum = ExpSumRow,
     .max_attention_rows = kAttentionRows,
-    .attention_tile = AttentionTile,
+    .query_value_bytes = QueryValueBytes,
+    .attention_tile = AttentionAnyTile,
 };
 
 }  // namespace

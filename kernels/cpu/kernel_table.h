@@ -19,18 +19,19 @@
 namespace tessera::cpu {
 
 // Upper bounds over all instruction sets; sizes of stack buffers.
-inline constexpr int kMaxPanelTokens = 12;
+inline constexpr int kMaxPanelTokens = 24;
 inline constexpr int kMaxAttentionRows = 8;
 
 // One tile of keys for a few query rows of the same KV head; see fmha/tile.inc.h.
 struct AttentionTileArgs {
   const Bf16* k_runs[4];       // runs of 16 tokens: [k_dim / 2][16][2]
   const Bf16* v_runs[4];       // runs of 16 tokens: [16][value_dim]
-  const Bf16* next_k_runs[4];  // keys of the tile that follows, to be prefetched; never null
+  const Bf16* next_k_runs[4];  // of the tile that follows, to be prefetched; never null
+  const Bf16* next_v_runs[4];
   int64_t k_dim;               // elements of a key in k_runs
   int64_t value_dim;
   int rows;              // 1 .. max_attention_rows
-  const float* q_panel;  // [k_dim / 2][rows][2]
+  const void* q_panel;  // [k_dim / 2][rows][2], float or BF16: query_value_bytes() each
   const float*
       q_shared;  // [rows][value_dim]: for keys whose other elements are the value; null: they have none
   const int32_t* begin;  // [rows]: a row sees keys begin[r] .. end[r]-1 of the tile; may be none
@@ -42,10 +43,11 @@ struct AttentionTileArgs {
 };
 
 struct KernelTable {
-  // Matrix tiles. Tokens are handled in panels of t tokens (1 .. max_panel_tokens); a panel holds, for each
-  // pair of columns and each token, the two values: [ceil(k/2)][t][2], as BF16 or float, panel_value_bytes(t)
-  // each. An odd k has a zero in its last place.
+  // Matrix tiles. Tokens are handled in panels of t tokens (1 .. max_panel_tokens, or max_bf16_panel_tokens where all
+  // weights are BF16); a panel holds, for each pair of columns and each token, the two values: [ceil(k/2)][t][2], as
+  // BF16 or float, panel_value_bytes(t) each. An odd k has a zero in its last place.
   int max_panel_tokens;
+  int max_bf16_panel_tokens;  // at least max_panel_tokens
   int (*panel_value_bytes)(int t);
   void (*pack_panel)(const Bf16* const* rows, int t, int64_t k, void* panel);
   // out[i * 16 + r] = sum over k of x[i] * w[r], tensor scale not applied, for the tile's 16 rows.
@@ -67,6 +69,7 @@ struct KernelTable {
 
   // Attention.
   int max_attention_rows;
+  int (*query_value_bytes)();
   void (*attention_tile)(const AttentionTileArgs& args);
 };
 

@@ -125,7 +125,7 @@ class AttentionCall {
     const PanelCut cut(Rows(s), table_.max_attention_rows);
     const int64_t first_row = cut.begin(row_tile);
     const int rows = cut.size(row_tile);
-    alignas(64) float q_panel[kMaxAttentionRows * kMaxHeadDim];
+    alignas(64) std::byte q_panel[kMaxAttentionRows * kMaxHeadDim * sizeof(float)];
     alignas(64) float q_shared[kMaxAttentionRows * kMaxHeadDim];
     PackQueries(s, kv_head, first_row, rows, q_panel, q_shared);
     Range keys[kMaxAttentionRows];
@@ -135,7 +135,7 @@ class AttentionCall {
     RowState state;
     state.out = split_out;
     if (plan.splits > 1) {
-      RunSplit(s, kv_head, q_panel, q_shared, rows, keys, split, &state);
+      RunSplit(s, kv_head, q_panel, q_shared, rows, keys, split, split + 1, &state);
       for (int r = 0; r < rows; ++r) {
         float* partial = Partial(plan, kv_head * Rows(s) + first_row + r, split);
         partial[0] = state.max[r];
@@ -151,7 +151,7 @@ class AttentionCall {
     const int64_t first_split = keys[0].begin / kAttentionSplit;
     const int64_t end_split = CeilDiv(keys[rows - 1].end, kAttentionSplit);
     for (int64_t i = first_split; i < end_split; ++i) {
-      RunSplit(s, kv_head, q_panel, q_shared, rows, keys, i, &state);
+      RunSplit(s, kv_head, q_panel, q_shared, rows, keys, i, end_split, &state);
       for (int r = 0; r < rows; ++r) {
         if (!Sees(keys[r], i)) continue;
         Merge(state.max[r], state.sum[r], state.out + r * value_dim_, &total.max[r], &total.sum[r],
@@ -168,25 +168,38 @@ class AttentionCall {
   }
 
   // The elements that meet a key's values go to `shared`, the others to `panel`.
-  void PackQueries(int64_t s, int64_t kv_head, int64_t first_row, int rows, float* panel,
+  void PackQueries(int64_t s, int64_t kv_head, int64_t first_row, int rows, std::byte* panel,
                    float* shared) const {
     const int64_t shared_dim = dim_ - k_dim_;
+    const bool dot = table_.query_value_bytes() == static_cast<int>(sizeof(Bf16));
+    Bf16* pairs = reinterpret_cast<Bf16*>(panel);
+    float* floats = reinterpret_cast<float*>(panel);
     for (int r = 0; r < rows; ++r) {
       const int64_t token = args_.q_start[s] + (first_row + r) / group_;
       const int64_t head = kv_head * group_ + (first_row + r) % group_;
       const float* q = args_.q + token * args_.q_stride + head * dim_;
       for (int64_t d = 0; d < shared_dim; ++d) shared[r * shared_dim + d] = ToFloat(ToBf16(q[d]));
       q += shared_dim;
-      for (int64_t d = 0; d < k_dim_; ++d) panel[(d / 2 * rows + r) * 2 + d % 2] = ToFloat(ToBf16(q[d]));
+      for (int64_t d = 0; d < k_dim_; ++d) {
+        const int64_t at = (d / 2 * rows + r) * 2 + d % 2;
+        const Bf16 value = ToBf16(q[d]);
+        if (dot) {
+          pairs[at] = value;
+        } else {
+          floats[at] = ToFloat(value);
+        }
+      }
     }
   }
 
-  // Rows ascend in position, so the first row's begin and the last row's end bound the keys of all.
-  void RunSplit(int64_t s, int64_t kv_head, const float* q_panel, const float* q_shared, int rows,
-                const Range* keys, int64_t split, RowState* state) const {
+  // Rows ascend in position, so the first row's begin and the last row's end bound the keys of all. The task goes on to
+  // end_split: so far keys and values are fetched ahead.
+  void RunSplit(int64_t s, int64_t kv_head, const std::byte* q_panel, const float* q_shared, int rows,
+                const Range* keys, int64_t split, int64_t end_split, RowState* state) const {
     state->Clear(rows, value_dim_);
     const int64_t begin = std::max(split * kAttentionSplit, keys[0].begin / kAttentionTile * kAttentionTile);
     const int64_t end = std::min((split + 1) * kAttentionSplit, keys[rows - 1].end);
+    const int64_t fetch_end = std::min(end_split * kAttentionSplit, keys[rows - 1].end);
     int32_t row_begin[kMaxAttentionRows];
     int32_t row_end[kMaxAttentionRows];
     AttentionTileArgs tile;
@@ -213,8 +226,9 @@ class AttentionCall {
         tile.k_runs[i] = args_.cache.k + run * k_dim_;
         tile.v_runs[i] = args_.cache.v + run * value_dim_;
         const int64_t next_key = key + kAttentionTile;
-        tile.next_k_runs[i] =
-            next_key < end ? args_.cache.k + RunSlot(s, kv_head, next_key) * k_dim_ : tile.k_runs[i];
+        const int64_t next_run = next_key < fetch_end ? RunSlot(s, kv_head, next_key) : run;
+        tile.next_k_runs[i] = args_.cache.k + next_run * k_dim_;
+        tile.next_v_runs[i] = args_.cache.v + next_run * value_dim_;
       }
       table_.attention_tile(tile);
     }

@@ -9,6 +9,26 @@
 
 static constexpr float kMinusInfinity = -__builtin_inff();
 
+// How a run's pairs of key elements meet a query's: two FMAs, odd element first. A file may have another one.
+struct KeyFma {
+  using Value = float;  // of q_panel
+  struct Keys {
+    F16 even, odd;
+  };
+  struct Query {
+    F16 even, odd;
+  };
+  static VEC_INLINE Keys LoadKeys(const Bf16* p) {
+    Keys keys;
+    LoadPairs(p, &keys.even, &keys.odd);
+    return keys;
+  }
+  static VEC_INLINE Query SetQuery(const float* q) { return {Set(q[0]), Set(q[1])}; }
+  static VEC_INLINE F16 Dot(const Keys& keys, const Query& q, F16 sum) {
+    return MulAdd(keys.even, q.even, MulAdd(keys.odd, q.odd, sum));
+  }
+};
+
 // Products of R queries with the values of a run of 16 keys, for keys that begin with their values: each row's 16
 // results in order. Not inlined: it would be there once for every run of every tile shape.
 template <int R>
@@ -42,7 +62,7 @@ static __attribute__((noinline)) void SharedScores(const AttentionTileArgs& a, i
 }
 
 // Scores of N runs of 16 keys: score[r][16 * (first + i)].
-template <int R, int N>
+template <typename D, int R, int N>
 static void ScoreRuns(const AttentionTileArgs& a, int first, float (*score)[64]) {
   F16 sum[N][R];
   VEC_UNROLL
@@ -56,19 +76,22 @@ static void ScoreRuns(const AttentionTileArgs& a, int first, float (*score)[64])
       for (int r = 0; r < R; ++r) sum[i][r] = shared[r];
     }
   }
-  const float* q = a.q_panel;
+  const auto* q = static_cast<const typename D::Value*>(a.q_panel);
   const int64_t pairs = a.k_dim / 2;
   for (int64_t d = 0; d < pairs; ++d, q += 2 * R) {
+    typename D::Keys keys[N];
     VEC_UNROLL
     for (int i = 0; i < N; ++i) {
+      // This tile's values come into the first-level cache, the next tile's keys into the second.
       Prefetch(reinterpret_cast<const char*>(a.v_runs[first + i]) + d * 64);
-      F16 even, odd;
-      LoadPairs(a.k_runs[first + i] + d * 32, &even, &odd);
+      PrefetchL2(reinterpret_cast<const char*>(a.next_k_runs[first + i]) + d * 64);
+      keys[i] = D::LoadKeys(a.k_runs[first + i] + d * 32);
+    }
+    VEC_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const typename D::Query query = D::SetQuery(q + 2 * r);
       VEC_UNROLL
-      for (int r = 0; r < R; ++r) {
-        sum[i][r] = MulAdd(odd, Set(q[2 * r + 1]), sum[i][r]);
-        sum[i][r] = MulAdd(even, Set(q[2 * r]), sum[i][r]);
-      }
+      for (int i = 0; i < N; ++i) sum[i][r] = D::Dot(keys[i], query, sum[i][r]);
     }
   }
   const F16 scale = Set(a.scale);
@@ -120,14 +143,9 @@ static void AccumulateValues(const AttentionTileArgs& a, int row0, int64_t d, in
     VEC_UNROLL
     for (int r = 0; r < R; ++r) one_row(r, a.begin[row0 + r], begin);
   }
-  // Meanwhile the next tile's keys come nearer: a line for each key and 32 columns is just all of them, where
-  // values are as long as keys.
-  const auto* next_k = reinterpret_cast<const char*>(a.next_k_runs[0]);
   for (int j = begin; j < end; ++j) {
-    if (d % 32 == 0) {
-      if (j % 16 == 0) next_k = reinterpret_cast<const char*>(a.next_k_runs[j / 16]) + d * 32;
-      Prefetch(next_k + j % 16 * 64);
-    }
+    // Meanwhile the next tile's values come nearer: a line for each key and 32 columns.
+    if (d % 32 == 0) PrefetchL2(a.next_v_runs[j / 16] + (j % 16) * a.value_dim + d);
     F16 v[W];
     value(j, v);
     VEC_UNROLL
@@ -163,7 +181,7 @@ static void ValueColumns(const AttentionTileArgs& a, int row0, int begin, int en
   }
 }
 
-template <int R>
+template <typename D, int R>
 static void AttentionTileT(const AttentionTileArgs& a) {
   int first_key = 64, last_key = 0;       // seen by any row
   int common_begin = 0, common_end = 64;  // seen by all rows
@@ -186,8 +204,8 @@ static void AttentionTileT(const AttentionTileArgs& a) {
   const int end_run = (last_key + 15) / 16;
   int run = first_run;
   constexpr int kRunsAtOnce = ScoreRunsAtOnce(R);
-  for (; run + kRunsAtOnce <= end_run; run += kRunsAtOnce) ScoreRuns<R, kRunsAtOnce>(a, run, p);
-  for (; run < end_run; ++run) ScoreRuns<R, 1>(a, run, p);
+  for (; run + kRunsAtOnce <= end_run; run += kRunsAtOnce) ScoreRuns<D, R, kRunsAtOnce>(a, run, p);
+  for (; run < end_run; ++run) ScoreRuns<D, R, 1>(a, run, p);
 
   // Rescaling factors of all rows at once: one exp in place of one for each row.
   float new_max[16] = {};
@@ -223,10 +241,9 @@ static void AttentionTileT(const AttentionTileArgs& a) {
   }
 }
 
-template <int R>
-static void AttentionTileUpTo(const AttentionTileArgs& a) {
-  if (a.rows == R) return AttentionTileT<R>(a);
-  if constexpr (R > 1) AttentionTileUpTo<R - 1>(a);
+// The instance for a.rows rows.
+template <typename D, int R = kAttentionRows>
+static void AttentionTile(const AttentionTileArgs& a) {
+  if (a.rows == R) return AttentionTileT<D, R>(a);
+  if constexpr (R > 1) AttentionTile<D, R - 1>(a);
 }
-
-static void AttentionTile(const AttentionTileArgs& a) { AttentionTileUpTo<kAttentionRows>(a); }

@@ -73,7 +73,10 @@ absl::Status LinearGroup(const LinearInput& input, absl::Span<const LinearOutput
 
   const KernelTable& table = Kernels();
   const int64_t k = outputs[0].weights.k;
-  const PanelCut panels(input.tokens, table.max_panel_tokens);
+  const bool all_bf16 = std::all_of(outputs.begin(), outputs.end(), [](const LinearOutput& output) {
+    return output.weights.format == WeightFormat::kBf16;
+  });
+  const PanelCut panels(input.tokens, all_bf16 ? table.max_bf16_panel_tokens : table.max_panel_tokens);
   const auto panel_data = [&](int64_t panel) -> const void* {
     if (PanelIsRow(table, panels.size(panel), k)) return input.x + panels.begin(panel) * input.x_stride;
     return workspace.data + PanelBytes(panels.begin(panel), k);

@@ -4,8 +4,14 @@
 // 32-bit lane, elements of two different pairs of columns, and its halves as floats are lanes of
 // (row, column 2p), (row, column 2p+1) side by side. They meet a token's pair of activations broadcast as 64
 // bits; one horizontal addition a block brings the rows together. Fewer instructions than one lookup a lane.
+// For more than a few tokens a block of weights is decoded into memory, which the first-level cache holds.
 
-static constexpr int kMaxTokens = 4;
+static constexpr int kMaxTokens = 24;
+static constexpr int kMaxBf16Tokens = kMaxTokens;
+// Tokens whose sums are in registers at once, two each beside weights and activations: with the weights decoded on the
+// way, and with them coming from memory.
+static constexpr int kRegisterTokens = 4;
+static constexpr int kBlockTokens = 6;
 
 // For pair p of a block of 16 columns: rows 0, 1, 4, 5 and rows 2, 3, 6, 7 of the eight, two columns each.
 struct PairWeights {
@@ -65,6 +71,61 @@ struct E8M0Scales {
   }
 };
 
+// Adds the products of eight rows of a block with N tokens to their totals, 16 floats apart. x: the panel's columns
+// of the block for the first of the tokens, pairs of columns x_stride floats apart. Not inlined: the weights are to
+// come from memory, the registers are for the sums.
+template <int N>
+static __attribute__((noinline)) void AddBlock(const PairWeights* w, __m256 scale, const float* x, int64_t x_stride,
+                                               float* total) {
+  __m256 sum01[N], sum23[N];
+  VEC_UNROLL
+  for (int t = 0; t < N; ++t) sum01[t] = sum23[t] = _mm256_setzero_ps();
+  for (int p = 0; p < 8; ++p, x += x_stride) {
+    const __m256 rows01 = w[p].rows01, rows23 = w[p].rows23;
+    VEC_UNROLL
+    for (int t = 0; t < N; ++t) {
+      const __m256 pair = BroadcastPair(x + 2 * t);
+      sum01[t] = _mm256_fmadd_ps(rows01, pair, sum01[t]);
+      sum23[t] = _mm256_fmadd_ps(rows23, pair, sum23[t]);
+    }
+  }
+  VEC_UNROLL
+  for (int t = 0; t < N; ++t) {
+    const __m256 sum = _mm256_hadd_ps(sum01[t], sum23[t]);
+    _mm256_storeu_ps(total + 16 * t, _mm256_fmadd_ps(sum, scale, _mm256_loadu_ps(total + 16 * t)));
+  }
+}
+
+template <int N = kBlockTokens>
+static VEC_INLINE void AddBlockUpTo(int t, const PairWeights* w, __m256 scale, const float* x, int64_t x_stride,
+                                    float* total) {
+  if (t == N) return AddBlock<N>(w, scale, x, x_stride, total);
+  if constexpr (N > 3) AddBlockUpTo<N - 1>(t, w, scale, x, x_stride, total);
+}
+
+// For more than kRegisterTokens: each block is decoded once and meets a few tokens at a time.
+template <typename Scales>
+static void Fp4TileMany(const std::byte* tile, int64_t k, const float* x, int t, float* out) {
+  __builtin_memset(out, 0, sizeof(float) * 16 * t);
+  const int groups = (t + kBlockTokens - 1) / kBlockTokens;
+  for (int64_t block = 0; block < k / 16; ++block, x += 16 * t) {
+    const std::byte* group = tile + block / 4 * kNvfp4GroupBytes;
+    const std::byte* codes = group + 64 + block % 4 * 128;
+    Prefetch(codes + kPrefetchBytes);
+    Prefetch(codes + kPrefetchBytes + 64);
+    for (int rows = 0; rows < 2; ++rows) {
+      PairWeights w[8];
+      DecodeHalf(codes + rows * 32, w);
+      DecodeHalf(codes + 64 + rows * 32, w + 4);
+      const __m256 scale = Scales::Decode(group + block % 4 * 16 + rows * 8);
+      for (int g = 0; g < groups; ++g) {
+        const int i = t * g / groups;
+        AddBlockUpTo(t * (g + 1) / groups - i, w, scale, x + 2 * i, 2 * t, out + 16 * i + 8 * rows);
+      }
+    }
+  }
+}
+
 template <typename Scales, int T>
 static void Fp4TileT(const std::byte* tile, int64_t k, const void* panel, float* out) {
   const float* x = static_cast<const float*>(panel);
@@ -107,8 +168,9 @@ static void Fp4TileT(const std::byte* tile, int64_t k, const void* panel, float*
   for (int i = 0; i < 2 * T; ++i) _mm256_storeu_ps(out + 8 * i, total[i]);
 }
 
+// For T tokens whose pairs of columns are x_stride floats apart.
 template <int T>
-static void Bf16TileT(const std::byte* tile, int64_t k, const float* x, float* out) {
+static void Bf16TileT(const std::byte* tile, int64_t k, const float* x, int64_t x_stride, float* out) {
   __m256 total[2 * T];
   VEC_UNROLL
   for (int i = 0; i < 2 * T; ++i) total[i] = _mm256_setzero_ps();
@@ -117,7 +179,7 @@ static void Bf16TileT(const std::byte* tile, int64_t k, const float* x, float* o
     __m256 sum[2 * T];
     VEC_UNROLL
     for (int i = 0; i < 2 * T; ++i) sum[i] = _mm256_setzero_ps();
-    for (int p = 0; p < in_block; ++p, tile += 64, x += 2 * T) {
+    for (int p = 0; p < in_block; ++p, tile += 64, x += x_stride) {
       Prefetch(tile + kPrefetchBytes);
       F16 even, odd;
       LoadPairs(reinterpret_cast<const Bf16*>(tile), &even, &odd);
@@ -138,15 +200,25 @@ static void Bf16TileT(const std::byte* tile, int64_t k, const float* x, float* o
   for (int i = 0; i < 2 * T; ++i) _mm256_storeu_ps(out + 8 * i, total[i]);
 }
 
-// The instance for t tokens.
-template <typename Scales, int T = kMaxTokens>
+// The instance for t tokens, at most T.
+template <typename Scales, int T = kRegisterTokens>
 static void Fp4Tile(const std::byte* tile, int64_t k, const void* panel, int t, float* out) {
+  if (t > kRegisterTokens) return Fp4TileMany<Scales>(tile, k, static_cast<const float*>(panel), t, out);
   if (t == T) return Fp4TileT<Scales, T>(tile, k, panel, out);
   if constexpr (T > 1) Fp4Tile<Scales, T - 1>(tile, k, panel, t, out);
 }
 
-template <int T = kMaxTokens>
+template <int T = kRegisterTokens>
+static void Bf16TileUpTo(const std::byte* tile, int64_t k, const float* x, int64_t x_stride, int t, float* out) {
+  if (t == T) return Bf16TileT<T>(tile, k, x, x_stride, out);
+  if constexpr (T > 1) Bf16TileUpTo<T - 1>(tile, k, x, x_stride, t, out);
+}
+
 static void Bf16Tile(const std::byte* tile, int64_t k, const void* panel, int t, float* out) {
-  if (t == T) return Bf16TileT<T>(tile, k, static_cast<const float*>(panel), out);
-  if constexpr (T > 1) Bf16Tile<T - 1>(tile, k, panel, t, out);
+  const float* x = static_cast<const float*>(panel);
+  const int groups = (t + kRegisterTokens - 1) / kRegisterTokens;
+  for (int g = 0; g < groups; ++g) {
+    const int first = t * g / groups;
+    Bf16TileUpTo(tile, k, x + 2 * first, 2 * t, t * (g + 1) / groups - first, out + 16 * first);
+  }
 }

@@ -8,6 +8,9 @@
 // two, under that flush mode, after having checked on the machine at hand that they agree bit for bit.
 
 static constexpr int kMaxTokens = 12;  // 2 accumulators a token and 6 other registers fit in 32
+static constexpr int kRegisterTokens = kMaxTokens;
+// BF16 tiles of more tokens have their totals in memory: a load and a store a block.
+static constexpr int kMaxBf16Tokens = 16;
 
 struct FmaDot {
   using Value = float;
@@ -89,10 +92,14 @@ static void Fp4TileT(const std::byte* tile, int64_t k, const void* panel, float*
 
 template <typename D, int T>
 static void Bf16TileT(const std::byte* tile, int64_t k, const void* panel, float* out) {
+  constexpr bool kInRegisters = T <= kRegisterTokens;
   const typename D::Value* x = static_cast<const typename D::Value*>(panel);
   __m512 total[T];
   VEC_UNROLL
-  for (int t = 0; t < T; ++t) total[t] = _mm512_setzero_ps();
+  for (int t = 0; t < T; ++t) {
+    total[t] = _mm512_setzero_ps();
+    if (!kInRegisters) _mm512_storeu_ps(out + 16 * t, total[t]);
+  }
   for (int64_t pairs = (k + 1) / 2; pairs > 0; pairs -= 16) {
     const int in_block = pairs < 16 ? static_cast<int>(pairs) : 16;
     __m512 sum[T];
@@ -105,8 +112,15 @@ static void Bf16TileT(const std::byte* tile, int64_t k, const void* panel, float
       for (int t = 0; t < T; ++t) sum[t] = D::Dot(w, x + 2 * t, sum[t]);
     }
     VEC_UNROLL
-    for (int t = 0; t < T; ++t) total[t] = _mm512_add_ps(total[t], sum[t]);
+    for (int t = 0; t < T; ++t) {
+      if (kInRegisters) {
+        total[t] = _mm512_add_ps(total[t], sum[t]);
+      } else {
+        _mm512_storeu_ps(out + 16 * t, _mm512_add_ps(_mm512_loadu_ps(out + 16 * t), sum[t]));
+      }
+    }
   }
+  if (!kInRegisters) return;
   VEC_UNROLL
   for (int t = 0; t < T; ++t) _mm512_storeu_ps(out + 16 * t, total[t]);
 }
@@ -118,7 +132,7 @@ static void Fp4Tile(const std::byte* tile, int64_t k, const void* panel, int t, 
   if constexpr (T > 1) Fp4Tile<Scales, D, T - 1>(tile, k, panel, t, out);
 }
 
-template <typename D, int T = kMaxTokens>
+template <typename D, int T = kMaxBf16Tokens>
 static void Bf16Tile(const std::byte* tile, int64_t k, const void* panel, int t, float* out) {
   if (t == T) return Bf16TileT<D, T>(tile, k, panel, out);
   if constexpr (T > 1) Bf16Tile<D, T - 1>(tile, k, panel, t, out);

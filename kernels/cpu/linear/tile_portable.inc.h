@@ -1,6 +1,8 @@
 // Matrix tiles in plain C++.
 
 static constexpr int kMaxTokens = 8;
+static constexpr int kMaxBf16Tokens = kMaxTokens;
+static constexpr int kRegisterTokens = kMaxTokens;
 
 alignas(64) static constexpr float kE2M1Table[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
                                                      -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};

@@ -113,3 +113,4 @@ static VEC_INLINE float ReduceMax(F16 a) {
   return _mm_cvtss_f32(_mm_max_ss(s2, _mm_movehdup_ps(s2)));
 }
 static VEC_INLINE void Prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+static VEC_INLINE void PrefetchL2(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }

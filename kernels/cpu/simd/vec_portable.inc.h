@@ -135,3 +135,4 @@ static VEC_INLINE float ReduceMax(const F16& a) {
   return m;
 }
 static VEC_INLINE void Prefetch(const void*) {}
+static VEC_INLINE void PrefetchL2(const void*) {}
