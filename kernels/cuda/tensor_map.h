@@ -17,9 +17,12 @@ struct TmaTensor {
   uint64_t sizes[3] = {};      // that are seen
   uint64_t row = 0;            // elements from one row to the next, whose bytes are a multiple of 16
   uint32_t box[2] = {1, 1};    // of the second and the third dimension
+
+  bool operator==(const TmaTensor&) const = default;
 };
 
-// Returns null or what is wrong.
+// Returns null or what is wrong. The maps of the last tensors are kept (a thread's own), since caches and buffers stay where
+// they are from launch to launch.
 const char* EncodeTensorMap(const TmaTensor& tensor, CUtensorMap* map);
 
 }  // namespace tessera::cuda
