@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/fmha/fmha_prefill_launch.h"
 #include "kernels/cuda/fmha/fmha_prefill_sm90.cuh"
+#include "kernels/cuda/launch.h"
 
 namespace tessera::cuda {
 
@@ -18,8 +19,8 @@ cudaError_t LaunchFmhaPrefillSm90(const FmhaPrefillArgs& args, const FmhaPrefill
   if (configured != cudaSuccess) return configured;
   const int64_t most_tiles = int64_t{args.p.num_tokens} * args.group / Traits::kRows + args.p.num_chunks;
   const int32_t num_ctas = static_cast<int32_t>(std::min<int64_t>(num_sms, most_tiles * args.p.num_kv_heads));
-  kernel<<<num_ctas, Traits::kThreads, Traits::kSharedBytes, stream>>>(args, maps.k, maps.v);
-  return cudaGetLastError();
+  return LaunchDependent(kernel, num_ctas, Traits::kThreads, Traits::kSharedBytes, stream, args, maps.k,
+                         maps.v);
 }
 
 }  // namespace tessera::cuda

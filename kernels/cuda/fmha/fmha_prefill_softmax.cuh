@@ -5,6 +5,8 @@
 #ifndef TESSERA_KERNELS_CUDA_FMHA_FMHA_PREFILL_SOFTMAX_CUH_
 #define TESSERA_KERNELS_CUDA_FMHA_FMHA_PREFILL_SOFTMAX_CUH_
 
+#include <cuda_bf16.h>
+
 #include <cstdint>
 
 #include "kernels/cuda/fmha/fmha_numerics.cuh"
