@@ -7,6 +7,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/fmha/fmha_decode_common.cuh"
 #include "kernels/cuda/fmha/fmha_decode_launch.h"
+#include "kernels/cuda/fmha/fmha_decode_split.h"
 #include "kernels/cuda/tensor_map.h"
 
 namespace tessera::cuda {
@@ -17,8 +18,8 @@ size_t AlignUp(size_t bytes) { return (bytes + 255) / 256 * 256; }
 bool IsHopper() { return ThisDevice().major == 9; }
 
 // Query rows of one item at most: registers and shared memory hold no more.
-int32_t MostRows(int32_t v_head_dim) {
-  if (IsHopper()) return v_head_dim >= 256 ? 32 : 64;
+int32_t MostRows(int32_t v_head_dim, FmhaKvFormat format) {
+  if (IsHopper()) return v_head_dim >= 256 || format == FmhaKvFormat::kE4m3 ? 32 : 64;
   return v_head_dim == 512 ? 64 : v_head_dim == 256 ? 16 : 32;
 }
 
@@ -31,9 +32,9 @@ struct RowGroups {
   int32_t
       padded;  // that the kernel computes: 8, 16, 32 or 64; not 8 for 512 value dimensions, on sm_100 nor 32
 
-  RowGroups(int32_t q_len, int32_t group, int32_t v_head_dim) : repeat(1) {
-    while (repeat < group && (group % repeat != 0 || q_len * (group / repeat) > MostRows(v_head_dim)))
-      ++repeat;
+  RowGroups(int32_t q_len, int32_t group, int32_t v_head_dim, FmhaKvFormat format) : repeat(1) {
+    const int32_t most = MostRows(v_head_dim, format);
+    while (repeat < group && (group % repeat != 0 || q_len * (group / repeat) > most)) ++repeat;
     rows = q_len * (group / repeat);
     const bool wide = v_head_dim == 512;
     padded = wide ? 16 : 8;
@@ -122,8 +123,8 @@ const char* CheckShapes(const FmhaDecodeParams& p) {
   if (int64_t{p.num_blocks} * p.num_kv_heads * p.block_size > INT32_MAX) {
     return "fmha decode: num_blocks * num_kv_heads * block_size must fit 31 bits";
   }
-  if (p.num_kv_heads * RowGroups(p.q_len, p.num_query_heads / p.num_kv_heads, ValueDim(p)).repeat >
-      kMostKvHeads) {
+  const RowGroups groups(p.q_len, p.num_query_heads / p.num_kv_heads, ValueDim(p), p.kv_format);
+  if (p.num_kv_heads * groups.repeat > kMostKvHeads) {
     return "fmha decode: num_kv_heads, or the parts that many query heads of one are cut into, must not "
            "exceed 256";
   }
@@ -164,8 +165,11 @@ const char* EncodeMaps(const FmhaDecodeParams& p, const RowGroups& groups, FmhaT
 
 size_t FmhaDecodeWorkspaceBytes(int32_t num_sequences, int32_t q_len, int32_t num_query_heads,
                                 int32_t num_kv_heads, int32_t v_head_dim) {
-  const RowGroups groups(q_len, num_query_heads / num_kv_heads, v_head_dim);
-  return LayOutWorkspace(num_sequences, num_kv_heads, groups, v_head_dim).total;
+  const auto bytes = [&](FmhaKvFormat format) {
+    const RowGroups groups(q_len, num_query_heads / num_kv_heads, v_head_dim, format);
+    return LayOutWorkspace(num_sequences, num_kv_heads, groups, v_head_dim).total;
+  };
+  return std::max(bytes(FmhaKvFormat::kBf16), bytes(FmhaKvFormat::kE4m3));
 }
 
 const char* FmhaDecode(const FmhaDecodeParams& params, cudaStream_t stream) {
@@ -173,7 +177,8 @@ const char* FmhaDecode(const FmhaDecodeParams& params, cudaStream_t stream) {
   const DeviceTraits& device = ThisDevice();
   if (device.major != 9 && device.major != 10) return "fmha decode: the device is neither sm_90 nor sm_100";
   FmhaDecodeLauncher* launch = FindLauncher(params, device.major);
-  const RowGroups groups(params.q_len, params.num_query_heads / params.num_kv_heads, ValueDim(params));
+  const RowGroups groups(params.q_len, params.num_query_heads / params.num_kv_heads, ValueDim(params),
+                         params.kv_format);
   FmhaTensorMaps maps;
   if (const char* error = EncodeMaps(params, groups, &maps)) return error;
   FmhaDecodeArgs args;
@@ -188,6 +193,7 @@ const char* FmhaDecode(const FmhaDecodeParams& params, cudaStream_t stream) {
   uint8_t* workspace = static_cast<uint8_t*>(params.workspace);
   args.next_item = reinterpret_cast<int32_t*>(workspace);
   args.done_ctas = args.next_item + 1;
+  args.finished_ctas = args.next_item + 2;
   args.arrivals = reinterpret_cast<int32_t*>(workspace + layout.arrivals);
   args.split_stats = reinterpret_cast<float2*>(workspace + layout.stats);
   args.split_out = reinterpret_cast<float*>(workspace + layout.out);

@@ -69,7 +69,8 @@ struct FmhaDecodeParams {
 size_t FmhaDecodeWorkspaceBytes(int32_t num_sequences, int32_t q_len, int32_t num_query_heads,
                                 int32_t num_kv_heads, int32_t v_head_dim);
 
-// Checks the shapes and launches on `stream` the kernel of the current device, sm_90 or sm_100. Returns a message that names
+// Checks the shapes and launches on `stream` the kernel of the current device, sm_90 or sm_100. Two such kernels must not run
+// at the same time (on two streams): the CTAs of one wait for one another, and must all find room. Returns a message that names
 // the field at fault, or null. The launch can be captured in a graph; `lengths` may change between replays.
 const char* FmhaDecode(const FmhaDecodeParams& params, cudaStream_t stream);
 

@@ -5,6 +5,8 @@
 
 #include "kernels/cuda/fmha/fmha_decode_common.cuh"
 #include "kernels/cuda/fmha/fmha_decode_launch.h"
+#include "kernels/cuda/fmha/fmha_decode_split.h"
+#include "kernels/cuda/launch.h"
 
 namespace tessera::cuda {
 
@@ -31,8 +33,7 @@ cudaError_t LaunchFmhaDecode(const FmhaDecodeArgs& args, int32_t num_sms, cudaSt
   const int64_t most_items = int64_t{args.p.num_sequences} * args.p.num_kv_heads * kFmhaMaxSplits;
   const int32_t num_ctas =
       static_cast<int32_t>(std::min<int64_t>(int64_t{num_sms} * ctas_per_sm, most_items));
-  kKernel<<<num_ctas, Traits::kThreads, Traits::kSharedBytes, stream>>>(args, maps...);
-  return cudaGetLastError();
+  return LaunchDependent(kKernel, num_ctas, Traits::kThreads, Traits::kSharedBytes, stream, args, maps...);
 }
 
 }  // namespace tessera::cuda

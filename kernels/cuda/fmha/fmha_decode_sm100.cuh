@@ -35,6 +35,7 @@
 #include "kernels/cuda/fmha/fmha_decode_sm100_products.cuh"
 #include "kernels/cuda/fmha/fmha_decode_sm100_softmax.cuh"
 #include "kernels/cuda/fmha/fmha_decode_sm100_traits.cuh"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/ptx/sync.cuh"
 #include "kernels/cuda/ptx/tcgen05.cuh"
 #include "kernels/cuda/ptx/tma.cuh"
@@ -64,6 +65,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kCtasPerSm)
     FmhaDecodeSm100Kernel(const __grid_constant__ FmhaDecodeArgs args,
                           const __grid_constant__ FmhaTensorMaps maps) {
   extern __shared__ uint8_t shared_base[];
+  GridDependencyLaunch();
   const FmhaSm100Shared<Traits> shared(shared_base);
   const int32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   constexpr int kProducerWarp = Traits::kSoftmaxWarps, kIssuerWarp = kProducerWarp + 1;
@@ -88,12 +90,13 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kCtasPerSm)
     shared.items.Init(Traits::kSoftmaxWarps + 1 + Traits::kConvertWarps);
     ptx::FenceBarrierInit();
   }
-  if (warp == 0) ScanSplits(args, shared.sequences, lane);
   if (warp == kIssuerWarp) {
     ptx::Tcgen05Alloc(shared.tmem, Traits::kTmemColumns);
     ptx::Tcgen05RelinquishAllocPermit();
   }
   ClearPadding(args, shared);
+  GridDependencyWait();
+  if (warp == 0) ScanItems</*kFolds=*/false>(args, shared.sequences, lane);
   ptx::Tcgen05FenceBeforeThreadSync();
   __syncthreads();
   ptx::Tcgen05FenceAfterThreadSync();

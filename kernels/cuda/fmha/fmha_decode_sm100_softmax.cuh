@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/fmha/fmha_decode_combine.cuh"
 #include "kernels/cuda/fmha/fmha_decode_sm100_traits.cuh"
 #include "kernels/cuda/ptx/mma.cuh"
 #include "kernels/cuda/ptx/sync.cuh"
@@ -93,8 +94,7 @@ class FmhaSoftmax {
     }
     Sync();
     const bool whole = item.splits.count == 1;
-    const int64_t first_part =
-        (int64_t{item.global_split} * args_.p.num_kv_heads + item.kv_head) * Traits::kRows;
+    const int64_t first_part = (int64_t{item.part} * args_.p.num_kv_heads + item.kv_head) * Traits::kRows;
     if (const int32_t row = Thread(); row < args_.group_rows) {
       float sum = 0.0f;
       for (int32_t w = 0; w < Traits::kSoftmaxWarps; ++w) sum += shared_.by_warp[w * Traits::kRows + row];
@@ -123,8 +123,9 @@ class FmhaSoftmax {
       float* out = args_.split_out + first_part * Traits::kValueDim;
       ForEachOutput(
           [&](int32_t row, int32_t dim, float value) { out[row * Traits::kValueDim + dim] = value; });
-      PublishSplit<Traits::kValueDim, Traits::kRows, Traits::kSoftmaxWarps>(args_, item, shared_.flag, warp_,
-                                                                            Lane());
+      if (item.joins) {
+        CombineTogether<Traits::kValueDim, Traits::kRows, Traits::kSoftmaxWarps>(args_, item, warp_, Lane());
+      }
     }
   }
 
@@ -272,6 +273,8 @@ __device__ void AttendTiles(const FmhaDecodeArgs& args, const FmhaSm100Shared<Tr
     softmax.WriteItem(*item, tile - 1);
     shared.items.Release(queue, threadIdx.x % 32);
   }
+  CombineAll<Traits::kValueDim, Traits::kRows, Traits::kSoftmaxWarps>(args, shared.sequences, warp,
+                                                                      threadIdx.x % 32);
 }
 
 }  // namespace tessera::cuda

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/fmha/fmha_decode_common.cuh"
+#include "kernels/cuda/fmha/fmha_decode_items.cuh"
 #include "kernels/cuda/ptx/mbarrier.cuh"
 
 namespace tessera::cuda {
@@ -81,7 +81,6 @@ struct FmhaSm100Shared {
   uint64_t* p_full;
   uint64_t* p_empty;
   FmhaItemQueue items;
-  int32_t* flag;
   uint32_t* tmem;
   float* maximum;       // [row] what the weights are relative to, log2 domain
   float* factor;        // [row] of a rescale, or of the final division
@@ -109,8 +108,7 @@ struct FmhaSm100Shared {
     items.full = p_empty + 1;
     items.empty = items.full + kFmhaItemQueue;
     items.items = reinterpret_cast<FmhaItem*>(items.empty + kFmhaItemQueue);
-    flag = reinterpret_cast<int32_t*>(items.items + kFmhaItemQueue);
-    tmem = reinterpret_cast<uint32_t*>(flag + 1);
+    tmem = reinterpret_cast<uint32_t*>(items.items + kFmhaItemQueue);
     sequences = reinterpret_cast<int2*>(tmem + 1);
     maximum = reinterpret_cast<float*>(sequences + kFmhaMaxSequences + 2);
     factor = maximum + Traits::kRows;

@@ -4,8 +4,10 @@
 // serves them, by a third on an H200, so an even share would leave most of them waiting for the slowest. The last warp
 // feeds a ring of shared-memory slots, the others attend (fmha_decode_sm90_producer.cuh, fmha_decode_sm90_consumer.cuh).
 //
-// The CTA that finishes the last split of a (sequence, KV head) combines its splits, in split order: which CTA that is
-// varies from run to run, the sums do not.
+// Where sequences are many, an item is a whole sequence, the splits of which the CTA folds in registers. The partial results
+// of other splits are combined, in split order, when all are there: by the CTAs of the sequence, if each has but that one
+// item, else by all CTAs when no items are left (fmha_decode_combine.cuh). An item's end waits for nothing: publishing each
+// split cost a third of the time under load. How a sequence was divided does not show in its result.
 #ifndef TESSERA_KERNELS_CUDA_FMHA_FMHA_DECODE_SM90_CUH_
 #define TESSERA_KERNELS_CUDA_FMHA_FMHA_DECODE_SM90_CUH_
 
@@ -15,6 +17,7 @@
 #include "kernels/cuda/fmha/fmha_decode_sm90_consumer.cuh"
 #include "kernels/cuda/fmha/fmha_decode_sm90_producer.cuh"
 #include "kernels/cuda/fmha/fmha_decode_sm90_traits.cuh"
+#include "kernels/cuda/launch.h"
 
 namespace tessera::cuda {
 
@@ -51,6 +54,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kCtasPerSm)
     FmhaDecodeKernel(const __grid_constant__ FmhaDecodeArgs args,
                      const __grid_constant__ FmhaTensorMaps maps) {
   extern __shared__ uint8_t shared_base[];
+  GridDependencyLaunch();
   const FmhaShared<Traits> shared(shared_base);
   const int32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   if (warp == Traits::kConsumerWarps && lane == 0) {
@@ -59,8 +63,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kCtasPerSm)
     ptx::PrefetchTensorMap(&maps.v);
     InitBarriers(args, shared);
   }
-  if (warp == 0) ScanSplits(args, shared.sequences, lane);
   ClearQueryPadding(args, shared);
+  GridDependencyWait();
+  if (warp == 0) ScanItems<Traits::kFolds>(args, shared.sequences, lane);
   __syncthreads();
   if (warp == Traits::kConsumerWarps) {
     FmhaProducer<Traits>(args, maps, shared, lane).Run();

@@ -2,28 +2,32 @@
 //
 // A team of four warps shares a tile of 64 keys. For the scores, S^T = K Q^T, each warp takes 16 of the keys; for the
 // output, O^T = V^T P^T, each takes a quarter of the value dimensions and all keys, so that O needs no merging. What they
-// exchange, the scores' maxima, the weights and the weights' sums, goes through shared memory, skewed by a tile so that one
-// barrier a tile is enough:
+// exchange, the scores' maxima, the weights and the weights' sums, goes through shared memory. Between two barriers lie
 //
-//   [scores of tile i, their maxima] barrier [weights of tile i; values of tile i - 1]
+//   weights of tile i; scores of tile i + 1, their maxima; values of tile i - 1
+//
+// where scores and values are one chain of products each, of equal length, that hide each other's latency. Where slots are
+// too large for that (kOverlaps), the tiles are taken one after the other.
 //
 // Query rows of one KV head (GQA group x query tokens) are packed into the N side: a group of 8 wastes nothing.
 #ifndef TESSERA_KERNELS_CUDA_FMHA_FMHA_DECODE_SM90_CONSUMER_CUH_
 #define TESSERA_KERNELS_CUDA_FMHA_FMHA_DECODE_SM90_CONSUMER_CUH_
 
-#include <cuda_bf16.h>
-
 #include <cstdint>
 
+#include "kernels/cuda/fmha/fmha_decode_combine.cuh"
+#include "kernels/cuda/fmha/fmha_decode_sm90_exchange.cuh"
 #include "kernels/cuda/fmha/fmha_decode_sm90_fragments.cuh"
+#include "kernels/cuda/fmha/fmha_decode_sm90_mask.cuh"
+#include "kernels/cuda/fmha/fmha_decode_sm90_rows.cuh"
 #include "kernels/cuda/fmha/fmha_decode_sm90_traits.cuh"
+#include "kernels/cuda/fmha/fmha_decode_sm90_write.cuh"
 #include "kernels/cuda/ptx/mbarrier.cuh"
 #include "kernels/cuda/ptx/mma.cuh"
 
 namespace tessera::cuda {
 
-// One consumer warp. In fragments of S^T, P^T and O^T a lane holds query rows 8 tile + 2 (lane % 4) + {0, 1} of its team's,
-// and keys or dimensions lane / 4 and lane / 4 + 8 (of 16).
+// One consumer warp.
 template <class Traits>
 class FmhaConsumer {
  public:
@@ -32,23 +36,31 @@ class FmhaConsumer {
       : args_(args),
         shared_(shared),
         warp_(warp),
-        lane_(lane),
-        quarter_(warp % Traits::kTeamWarps),
-        team_(warp / Traits::kTeamWarps) {}
+        place_{warp / Traits::kTeamWarps, warp % Traits::kTeamWarps, lane},
+        exchange_{args, shared, place_} {}
 
   __device__ void Run() {
     RingCursor<kFmhaItemQueue> queue;
     while (const FmhaItem* item = shared_.items.Wait(queue)) {
       Attend(*item);
-      if (item->splits.count == 1) {
-        WriteRows(*item);
+      float sums[kRowTiles][2];
+      rows_.TotalSums(place_.lane, sums);
+      if (item->whole) {
+        if constexpr (Traits::kFolds) {
+          if (item->splits.count > 1) rows_.TakeFolded(sums);
+        }
+        WriteRows<Traits>(args_, *item, place_, rows_, sums);
       } else {
-        WritePart(*item);
-        PublishSplit<Traits::kValueDim, Traits::kRows, Traits::kConsumerWarps>(args_, *item, shared_.flag,
-                                                                               warp_, lane_);
+        WritePart<Traits>(args_, *item, place_, rows_, sums);
+        if (item->joins) {
+          CombineTogether<Traits::kValueDim, Traits::kRows, Traits::kConsumerWarps>(args_, *item, warp_,
+                                                                                    place_.lane);
+        }
       }
-      shared_.items.Release(queue, lane_);
+      shared_.items.Release(queue, place_.lane);
     }
+    CombineAll<Traits::kValueDim, Traits::kRows, Traits::kConsumerWarps>(args_, shared_.sequences, warp_,
+                                                                         place_.lane);
   }
 
  private:
@@ -57,39 +69,98 @@ class FmhaConsumer {
 
   __device__ __forceinline__ void Release(uint64_t* barrier) const {
     __syncwarp();
-    if (lane_ == 0) ptx::MbarrierArrive(barrier);
+    if (place_.lane == 0) ptx::MbarrierArrive(barrier);
   }
 
   __device__ __forceinline__ void Attend(const FmhaItem& item) {
     Begin();
     const int32_t tiles = (item.end - item.begin + kFmhaTileKeys - 1) / kFmhaTileKeys;
-#pragma unroll 1
-    for (int32_t i = 0;; ++i) {
-      Scores scores;
-      if (i < tiles) {
-        const int32_t first_key = item.begin + i * kFmhaTileKeys + quarter_ * 16;
-        Score(first_key < item.end, scores);
-        Mask(item, first_key, scores);
-        StoreMaxima(i % 2, scores);
-      }
-      ptx::NamedBarrierSync(Traits::kTeams == 1 ? 2 : 2 + team_, 32 * Traits::kTeamWarps);
-      float rescale[kRowTiles][2];
-      if (i < tiles) {
-        RaiseMaxima(i % 2, rescale);
-        StoreWeights(i % 2, scores);
-      }
-      if (i > 0) AddValues((i - 1) % 2, item.end - item.begin - (i - 1) * kFmhaTileKeys);
-      if (i == tiles) break;
-#pragma unroll
-      for (int32_t tile = 0; tile < kRowTiles; ++tile) {
-        rescale_[tile][0] = rescale[tile][0];
-        rescale_[tile][1] = rescale[tile][1];
-      }
+    if constexpr (Traits::kOverlaps) {
+      AttendOverlapped(item, tiles);
+    } else {
+      AttendInTurn(item, tiles);
     }
+    if (EndsSplit(item, tiles)) CloseSplit();
     if constexpr (!Traits::kQueriesInRegisters) {
       Release(&shared_.query_empty[queries_.slot]);
       queries_.Next();
     }
+  }
+
+  // First key of the warp's in tile `i`.
+  __device__ __forceinline__ int32_t FirstKey(const FmhaItem& item, int32_t i) const {
+    return item.begin + i * kFmhaTileKeys + place_.quarter * 16;
+  }
+
+  __device__ __forceinline__ void AttendOverlapped(const FmhaItem& item, int32_t tiles) {
+    Scores scores;
+    // Weights of tile t - 1, scores of tile t, values of tile t - 2.
+#pragma unroll 1
+    for (int32_t t = 0;; ++t) {
+      float rescale[kRowTiles][2], closed[kRowTiles][2];
+      const bool closes = t > 1 && t <= tiles && EndsSplit(item, t - 1);
+      if (closes) rows_.TakeMaxima(closed);
+      if (t > 0 && t <= tiles) {
+        exchange_.RaiseMaxima((t - 1) % 2, rows_.maximum, rescale);
+        exchange_.StoreWeights((t - 1) % 2, rows_.maximum, scores);
+      }
+      const int32_t first_key = FirstKey(item, t);
+      if (t > 1 && first_key < item.end) {
+        ScoreAndAdd(t % 2, scores);
+      } else {
+        if (t < tiles) Score(first_key < item.end, scores);
+        if (t > 1) AddValues(t % 2, item.end - item.begin - (t - 2) * kFmhaTileKeys);
+      }
+      if (closes) rows_.Fold(place_.lane, closed);
+      if (t > tiles) return;
+      if (t > 0) Copy(rescale, rescale_);
+      if (t < tiles) {
+        MaskScores<Traits>(args_, item, place_, listed_, first_key, scores);
+        exchange_.StoreMaxima(t % 2, scores);
+      }
+      TeamBarrier();
+    }
+  }
+
+  __device__ __forceinline__ void AttendInTurn(const FmhaItem& item, int32_t tiles) {
+#pragma unroll 1
+    for (int32_t i = 0; i < tiles; ++i) {
+      Scores scores;
+      Score(FirstKey(item, i) < item.end, scores);
+      MaskScores<Traits>(args_, item, place_, listed_, FirstKey(item, i), scores);
+      exchange_.StoreMaxima(i % 2, scores);
+      TeamBarrier();
+      if (i > 0 && EndsSplit(item, i)) CloseSplit();
+      exchange_.RaiseMaxima(i % 2, rows_.maximum, rescale_);
+      exchange_.StoreWeights(i % 2, rows_.maximum, scores);
+      TeamBarrier();
+      AddValues(i % 2, item.end - item.begin - i * kFmhaTileKeys);
+    }
+  }
+
+  __device__ __forceinline__ static void Copy(const float (&from)[kRowTiles][2], float (&to)[kRowTiles][2]) {
+#pragma unroll
+    for (int32_t tile = 0; tile < kRowTiles; ++tile) {
+      to[tile][0] = from[tile][0];
+      to[tile][1] = from[tile][1];
+    }
+  }
+
+  __device__ __forceinline__ void CloseSplit() {
+    float closed[kRowTiles][2];
+    rows_.TakeMaxima(closed);
+    rows_.Fold(place_.lane, closed);
+  }
+
+  // Whether a split of a whole sequence ends before tile `i`, or with the item.
+  __device__ __forceinline__ bool EndsSplit(const FmhaItem& item, int32_t i) const {
+    if (!Traits::kFolds || !item.whole || item.splits.count == 1) return false;
+    const int32_t key = item.begin + i * kFmhaTileKeys;
+    return key >= item.end || key % item.splits.size == 0;
+  }
+
+  __device__ __forceinline__ void TeamBarrier() const {
+    ptx::NamedBarrierSync(Traits::kTeams == 1 ? 2 : 2 + place_.team, 32 * Traits::kTeamWarps);
   }
 
   // Starts an item: its queries, and an empty softmax.
@@ -107,15 +178,7 @@ class FmhaConsumer {
       Release(&shared_.query_empty[queries_.slot]);
       queries_.Next();
     }
-#pragma unroll
-    for (int32_t tile = 0; tile < kRowTiles; ++tile) {
-#pragma unroll
-      for (int32_t box = 0; box < Traits::kValueBoxes; ++box) {
-        for (float& value : out_[box][tile]) value = 0.0f;
-      }
-      maximum_[tile][0] = maximum_[tile][1] = -INFINITY;
-      sum_[tile] = 0.0f;
-    }
+    rows_.Clear();
   }
 
   // B fragments of two steps of a box of dimensions.
@@ -123,7 +186,31 @@ class FmhaConsumer {
                                               uint32_t (&b1)[2]) const {
     const uint8_t* queries =
         shared_.queries + queries_.slot * Traits::kQueryBytes + box * Traits::kQueryBoxBytes;
-    QueryFragments<Traits>(queries, team_ * kTeamRows + tile * 8, step, lane_, b0, b1);
+    QueryFragments<Traits>(queries, place_.team * kTeamRows + tile * 8, step, place_.lane, b0, b1);
+  }
+
+  // B fragments of Q^T: two steps of a box of dimensions.
+  __device__ __forceinline__ void GetQueries(int32_t box, int32_t step,
+                                             uint32_t (&b)[2][kRowTiles][2]) const {
+#pragma unroll
+    for (int32_t tile = 0; tile < kRowTiles; ++tile) {
+      if constexpr (Traits::kQueriesInRegisters) {
+#pragma unroll
+        for (int32_t j = 0; j < 2; ++j) {
+          b[j][tile][0] = queries_in_registers_[tile][box * 4 + step + j][0];
+          b[j][tile][1] = queries_in_registers_[tile][box * 4 + step + j][1];
+        }
+      } else {
+        LoadQueries(box, tile, step, b[0][tile], b[1][tile]);
+      }
+    }
+  }
+
+  // With key slots: which of the warp's keys of the tile in the current slot exist.
+  __device__ __forceinline__ void FindListed() {
+    if (args_.p.key_slots == nullptr) return;
+    const uint2 mask = shared_.masks[ring_.slot];
+    listed_ = (place_.quarter < 2 ? mask.x : mask.y) >> (place_.quarter % 2 * 16);
   }
 
   // S^T of the warp's 16 keys of the next tile; where there are none, -inf.
@@ -135,10 +222,7 @@ class FmhaConsumer {
 #pragma unroll(Traits::kQueriesInRegisters ? Traits::kKeySlots : 1)
     for (int32_t slot = 0; slot < Traits::kKeySlots; ++slot) {
       ptx::MbarrierWait(&shared_.full[ring_.slot], ring_.phase);
-      if (slot == 0 && args_.p.key_slots != nullptr) {
-        const uint2 mask = shared_.masks[ring_.slot];
-        listed_ = (quarter_ < 2 ? mask.x : mask.y) >> (quarter_ % 2 * 16);
-      }
+      if (slot == 0) FindListed();
       if (any) ScoreSlot(shared_.SlotAddress(ring_.slot), slot, scores);
       if constexpr (!Traits::kValuesAreKeys) Release(&shared_.empty[ring_.slot]);
       ring_.Next();
@@ -153,21 +237,8 @@ class FmhaConsumer {
 #pragma unroll
       for (int32_t step = 0; step < 4; step += 2) {
         uint32_t a[2][4], b[2][kRowTiles][2];
-        KeyFragments<Traits>(address + i * Traits::kBoxBytes, quarter_ * 16, step, lane_, a);
-        if constexpr (Traits::kQueriesInRegisters) {
-#pragma unroll
-          for (int32_t tile = 0; tile < kRowTiles; ++tile) {
-#pragma unroll
-            for (int32_t j = 0; j < 2; ++j) {
-              b[j][tile][0] = queries_in_registers_[tile][box * 4 + step + j][0];
-              b[j][tile][1] = queries_in_registers_[tile][box * 4 + step + j][1];
-            }
-          }
-        } else {
-#pragma unroll
-          for (int32_t tile = 0; tile < kRowTiles; ++tile)
-            LoadQueries(box, tile, step, b[0][tile], b[1][tile]);
-        }
+        KeyFragments<Traits>(address + i * Traits::kBoxBytes, place_.quarter * 16, step, place_.lane, a);
+        GetQueries(box, step, b);
 #pragma unroll
         for (int32_t j = 0; j < 2; ++j) {
 #pragma unroll
@@ -177,136 +248,93 @@ class FmhaConsumer {
     }
   }
 
-  // Keys that a query row must not see; `first_key` is the position of the warp's first.
-  __device__ __forceinline__ void Mask(const FmhaItem& item, int32_t first_key, Scores& scores) const {
-    if (args_.p.key_slots != nullptr) {
-#pragma unroll
-      for (int32_t i = 0; i < 4; ++i) {
-        const bool exists = listed_ >> (lane_ / 4 + i / 2 * 8) & 1;
-#pragma unroll
-        for (int32_t tile = 0; tile < kRowTiles; ++tile) {
-          if (!exists) scores[tile][i] = -INFINITY;
-        }
-      }
-      return;
-    }
-    const int32_t length = item.splits.end, window = args_.p.sliding_window;
-    // Keys that every query token sees need no mask.
-    if (first_key + 16 <= length - args_.p.q_len + 1 && (window <= 0 || first_key >= length - window)) return;
-    const int32_t group = args_.p.num_query_heads / args_.p.num_kv_heads;
+  // Makes the sums and the output ready for a tile's values.
+  __device__ __forceinline__ void Rescale(int32_t parity) {
+    const float* sums = exchange_.Sums(parity);
+    bool moves = false;
 #pragma unroll
     for (int32_t tile = 0; tile < kRowTiles; ++tile) {
+      const float* a = sums + tile * 32;
+      constexpr int32_t kWarp = kRowTiles * 32;
+      const float rescale = place_.lane / 4 % 2 ? rescale_[tile][1] : rescale_[tile][0];
+      rows_.sum[tile] = FmhaAddToSum(rows_.sum[tile], rescale, a[0], a[kWarp], a[2 * kWarp], a[3 * kWarp]);
+      moves |= rescale_[tile][0] != 1.0f || rescale_[tile][1] != 1.0f;
+    }
+    if (!__any_sync(~0u, moves)) return;
 #pragma unroll
-      for (int32_t column = 0; column < 2; ++column) {
-        const int32_t row = team_ * kTeamRows + tile * 8 + lane_ % 4 * 2 + column;
-        const int32_t position = length - args_.p.q_len + min(row / group, args_.p.q_len - 1);
+    for (int32_t box = 0; box < Traits::kValueBoxes; ++box) {
 #pragma unroll
-        for (int32_t i = 0; i < 2; ++i) {
-          const int32_t key = first_key + lane_ / 4 + i * 8;
-          if (key > position || (window > 0 && key <= position - window))
-            scores[tile][i * 2 + column] = -INFINITY;
-        }
+      for (int32_t tile = 0; tile < kRowTiles; ++tile) {
+#pragma unroll
+        for (int32_t i = 0; i < 4; ++i) rows_.out[box][tile][i] *= rescale_[tile][i % 2];
       }
     }
   }
 
-  // A pair of values that belong to the lane's two rows, one of which the lane keeps: that of row lane / 4 % 2. The other
-  // goes to the lane that has the neighbouring key, whose value for the kept row comes back.
-  struct Pair {
-    float own, other;
-  };
-  __device__ __forceinline__ Pair Exchange(float first, float second) const {
-    const bool odd = lane_ / 4 % 2;
-    return {odd ? second : first, __shfl_xor_sync(~0u, odd ? first : second, 4)};
-  }
-
-  __device__ __forceinline__ float* Maxima(int32_t parity) const {
-    return shared_.maxima + (team_ * 2 + parity) * (Traits::kTeamWarps * kTeamRows);
-  }
-
-  __device__ __forceinline__ void StoreMaxima(int32_t parity, const Scores& scores) const {
-    float* maxima = Maxima(parity) + quarter_ * kTeamRows;
+  // S^T of the warp's 16 keys of the next tile, and O^T += V^T P^T of the second tile before it, whose weights have this
+  // parity and whose keys all exist. The two chains of products hide each other's latency.
+  __device__ __forceinline__ void ScoreAndAdd(int32_t parity, Scores& scores) {
+    constexpr int32_t kPairs = Traits::kKeyDim / 32, kSlotPairs = 2 * Traits::kSlotBoxes;
+    static_assert(!Traits::kOverlaps || kPairs == 2 * Traits::kValueBoxes, "as many products of either kind");
+    RingCursor<Traits::kSlots> values = ring_;
 #pragma unroll
-    for (int32_t tile = 0; tile < kRowTiles; ++tile) {
-      const Pair pair =
-          Exchange(fmaxf(scores[tile][0], scores[tile][2]), fmaxf(scores[tile][1], scores[tile][3]));
-      float maximum = fmaxf(pair.own, pair.other);
-      maximum = fmaxf(maximum, __shfl_xor_sync(~0u, maximum, 8));
-      maximum = fmaxf(maximum, __shfl_xor_sync(~0u, maximum, 16));
-      if (lane_ < 8) maxima[tile * 8 + lane_ % 4 * 2 + lane_ / 4] = maximum;
+    for (int32_t slot = 0; slot < Traits::kKeySlots; ++slot) values.Next();
+    uint32_t value_slots[Traits::kValueSlots];
+    RingCursor<Traits::kSlots> next = values;
+#pragma unroll
+    for (uint32_t& slot : value_slots) {
+      ptx::MbarrierWait(&shared_.full[next.slot], next.phase);
+      slot = shared_.SlotAddress(next.slot);
+      next.Next();
     }
-  }
-
-  // A row moves for its own scores alone: its result must not depend on the rows beside it.
-  __device__ __forceinline__ void RaiseMaxima(int32_t parity, float (&rescale)[kRowTiles][2]) {
-    const float* maxima = Maxima(parity) + lane_ % 4 * 2;
+    Rescale(parity);
 #pragma unroll
     for (int32_t tile = 0; tile < kRowTiles; ++tile) {
-      float2 largest = *reinterpret_cast<const float2*>(maxima + tile * 8);
-#pragma unroll
-      for (int32_t warp = 1; warp < Traits::kTeamWarps; ++warp) {
-        const float2 other = *reinterpret_cast<const float2*>(maxima + warp * kTeamRows + tile * 8);
-        largest.x = fmaxf(largest.x, other.x);
-        largest.y = fmaxf(largest.y, other.y);
-      }
-      rescale[tile][0] = FmhaRaiseMaximum(__fmul_rn(largest.x, args_.scale_log2), &maximum_[tile][0]);
-      rescale[tile][1] = FmhaRaiseMaximum(__fmul_rn(largest.y, args_.scale_log2), &maximum_[tile][1]);
+      for (float& value : scores[tile]) value = 0.0f;
     }
-  }
-
-  __device__ __forceinline__ uint8_t* Weights(int32_t parity) const {
-    return shared_.weights + (team_ * 2 + parity) * (kTeamRows * 128);
-  }
-  __device__ __forceinline__ float* Sums(int32_t parity) const {
-    return shared_.sums + (team_ * 2 + parity) * (Traits::kTeamWarps * kRowTiles * 32) + lane_;
-  }
-
-  // Weights of the warp's 16 keys, and their sums by residue: lane l stores those of residue l / 8 in row
-  // 2 (l % 4) + l / 4 % 2.
-  __device__ __forceinline__ void StoreWeights(int32_t parity, const Scores& scores) const {
-    uint8_t* weights = Weights(parity);
-    float* sums = Sums(parity) + quarter_ * kRowTiles * 32;
+    uint32_t weights[2][kRowTiles][2];
 #pragma unroll
-    for (int32_t tile = 0; tile < kRowTiles; ++tile) {
-      float p[4];
-#pragma unroll
-      for (int32_t i = 0; i < 4; ++i) {
-        p[i] = FmhaWeight(scores[tile][i], args_.scale_log2, FmhaBase(maximum_[tile][i % 2]));
+    for (int32_t pair = 0; pair < kPairs; ++pair) {
+      const int32_t key_box = pair / 2, key_step = pair % 2 * 2;
+      const int32_t value_box = pair % Traits::kValueBoxes, value_step = pair / Traits::kValueBoxes * 2;
+      if (pair % kSlotPairs == 0) {
+        ptx::MbarrierWait(&shared_.full[ring_.slot], ring_.phase);
+        if (pair == 0) FindListed();
       }
-      const Pair low = Exchange(p[0], p[1]), high = Exchange(p[2], p[3]);
-      sums[tile * 32] = FmhaStepSum(low.own, low.other, high.own, high.other);
+      if (value_box == 0) exchange_.LoadWeights(parity, value_step, weights);
+      uint32_t keys[2][4], queries[2][kRowTiles][2], a[2][4];
+      KeyFragments<Traits>(shared_.SlotAddress(ring_.slot) + key_box % Traits::kSlotBoxes * Traits::kBoxBytes,
+                           place_.quarter * 16, key_step, place_.lane, keys);
+      GetQueries(key_box, key_step, queries);
+      ValueFragments<Traits>(
+          value_slots[value_box / Traits::kSlotBoxes] + value_box % Traits::kSlotBoxes * Traits::kBoxBytes,
+          place_.quarter, value_step, kFmhaTileKeys, place_.lane, a);
 #pragma unroll
-      for (int32_t half = 0; half < 2; ++half) {
-        const uint32_t pair = ptx::MovmatrixTrans(ptx::PackBf16(p[2 * half], p[2 * half + 1]));
-        uint8_t* chunk = weights + Row128Offset(tile * 8 + lane_ / 4, quarter_ * 2 + half);
-        reinterpret_cast<uint32_t*>(chunk)[lane_ % 4] = pair;
+      for (int32_t j = 0; j < 2; ++j) {
+#pragma unroll
+        for (int32_t tile = 0; tile < kRowTiles; ++tile)
+          ptx::MmaM16N8K16(scores[tile], keys[j], queries[j][tile]);
+#pragma unroll
+        for (int32_t tile = 0; tile < kRowTiles; ++tile)
+          ptx::MmaM16N8K16(rows_.out[value_box][tile], a[j], weights[j][tile]);
       }
+      if (pair % kSlotPairs == kSlotPairs - 1) {
+        Release(&shared_.empty[ring_.slot]);
+        ring_.Next();
+      }
+    }
+    __syncwarp();
+#pragma unroll
+    for (int32_t slot = 0; slot < Traits::kValueSlots; ++slot) {
+      if (place_.lane == 0) ptx::MbarrierArrive(&shared_.empty[ring_.slot]);
+      ring_.Next();
     }
   }
 
   // O^T += V^T P^T for the warp's quarter of the value dimensions, 16 of each box of 64. The first `valid` keys of the tile
   // are the item's.
   __device__ __forceinline__ void AddValues(int32_t parity, int32_t valid) {
-    const float* sums = Sums(parity);
-    bool moves = false;
-#pragma unroll
-    for (int32_t tile = 0; tile < kRowTiles; ++tile) {
-      const float* a = sums + tile * 32;
-      constexpr int32_t kWarp = kRowTiles * 32;
-      const float rescale = lane_ / 4 % 2 ? rescale_[tile][1] : rescale_[tile][0];
-      sum_[tile] = FmhaAddToSum(sum_[tile], rescale, a[0], a[kWarp], a[2 * kWarp], a[3 * kWarp]);
-      moves |= rescale_[tile][0] != 1.0f || rescale_[tile][1] != 1.0f;
-    }
-    if (__any_sync(~0u, moves)) {
-#pragma unroll
-      for (int32_t box = 0; box < Traits::kValueBoxes; ++box) {
-#pragma unroll
-        for (int32_t tile = 0; tile < kRowTiles; ++tile) {
-#pragma unroll
-          for (int32_t i = 0; i < 4; ++i) out_[box][tile][i] *= rescale_[tile][i % 2];
-        }
-      }
-    }
+    Rescale(parity);
     RingCursor<Traits::kSlots>& ring = ValueRing();
     uint32_t slots[Traits::kValueSlots];
     RingCursor<Traits::kSlots> next = ring;
@@ -323,34 +351,27 @@ class FmhaConsumer {
     __syncwarp();
 #pragma unroll
     for (int32_t slot = 0; slot < Traits::kValueSlots; ++slot) {
-      if (lane_ == 0) ptx::MbarrierArrive(&shared_.empty[ring.slot]);
+      if (place_.lane == 0) ptx::MbarrierArrive(&shared_.empty[ring.slot]);
       ring.Next();
     }
   }
 
-  // The same of the keys 16 step .. + 31.
+  // AddValues of the keys 16 step .. + 31.
   __device__ __forceinline__ void AddSteps(int32_t parity, int32_t step, int32_t valid,
                                            const uint32_t (&slots)[Traits::kValueSlots]) {
-    const uint32_t stored = ptx::SharedAddress(Weights(parity));
     uint32_t weights[2][kRowTiles][2];
-#pragma unroll
-    for (int32_t tile = 0; tile < kRowTiles; ++tile) {
-      uint32_t r[4];
-      ptx::LdmatrixX4(r, stored + Row128Offset(tile * 8 + lane_ % 8, step * 2 + lane_ / 8));
-#pragma unroll
-      for (int32_t i = 0; i < 4; ++i) weights[i / 2][tile][i % 2] = r[i];
-    }
+    exchange_.LoadWeights(parity, step, weights);
 #pragma unroll
     for (int32_t box = 0; box < Traits::kValueBoxes; ++box) {
       uint32_t a[2][4];
       ValueFragments<Traits>(slots[box / Traits::kSlotBoxes] + box % Traits::kSlotBoxes * Traits::kBoxBytes,
-                             quarter_, step, valid, lane_, a);
+                             place_.quarter, step, valid, place_.lane, a);
 #pragma unroll
       for (int32_t j = 0; j < 2; ++j) {
         if ((step + j) * 16 >= valid) break;
 #pragma unroll
         for (int32_t tile = 0; tile < kRowTiles; ++tile)
-          ptx::MmaM16N8K16(out_[box][tile], a[j], weights[j][tile]);
+          ptx::MmaM16N8K16(rows_.out[box][tile], a[j], weights[j][tile]);
       }
     }
   }
@@ -363,103 +384,18 @@ class FmhaConsumer {
     }
   }
 
-  // The sums of the lane's two rows, over all residues.
-  __device__ __forceinline__ void TotalSums(float (&total)[kRowTiles][2]) const {
-#pragma unroll
-    for (int32_t tile = 0; tile < kRowTiles; ++tile) {
-      // FmhaCloseSum, the residues in lanes that differ by 8 and 16.
-      float sum = sum_[tile];
-      sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 8));
-      sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 16));
-      const float other = __shfl_xor_sync(~0u, sum, 4);
-      total[tile][0] = lane_ / 4 % 2 ? other : sum;
-      total[tile][1] = lane_ / 4 % 2 ? sum : other;
-    }
-  }
-
-  // The result of an item that is its sequence's only split.
-  __device__ __forceinline__ void WriteRows(const FmhaItem& item) const {
-    const int32_t group = args_.p.num_query_heads / args_.p.num_kv_heads;
-    float total[kRowTiles][2];
-    TotalSums(total);
-    __nv_bfloat16* first =
-        static_cast<__nv_bfloat16*>(args_.p.out) +
-        (FirstToken(args_, item.sequence) * args_.p.num_query_heads + item.kv_head * group) *
-            Traits::kValueDim +
-        quarter_ * 16;
-#pragma unroll
-    for (int32_t tile = 0; tile < kRowTiles; ++tile) {
-      const int32_t first_row = team_ * kTeamRows + tile * 8;
-      float inverse[2];
-#pragma unroll
-      for (int32_t column = 0; column < 2; ++column) {
-        const int32_t row = first_row + lane_ % 4 * 2 + column;
-        inverse[column] = args_.p.v_scale * FmhaInverseSum(args_.p.sinks, item.kv_head * group + row % group,
-                                                           maximum_[tile][column], total[tile][column]);
-      }
-      const auto store = [&](int32_t row, int32_t dim, uint32_t pair) {
-        if (row >= args_.group_rows) return;
-        const int64_t head = row / group * args_.p.num_query_heads + row % group;
-        *reinterpret_cast<uint32_t*>(first + head * Traits::kValueDim + dim) = pair;
-      };
-#pragma unroll
-      for (int32_t box = 0; box < Traits::kValueBoxes; ++box) {
-        const float(&out)[4] = out_[box][tile];
-#pragma unroll
-        for (int32_t i = 0; i < 2; ++i) {
-          if constexpr (Traits::kIsE4m3) {
-            store(first_row + lane_ % 4 * 2 + i, box * 64 + lane_ / 4 * 2,
-                  ptx::PackBf16(out[i] * inverse[i], out[i + 2] * inverse[i]));
-          } else {
-            store(first_row + lane_ / 4, box * 64 + i * 8 + lane_ % 4 * 2,
-                  ptx::MovmatrixTrans(ptx::PackBf16(out[2 * i] * inverse[0], out[2 * i + 1] * inverse[1])));
-          }
-        }
-      }
-    }
-  }
-
-  // The result of one of several splits, to the workspace.
-  __device__ __forceinline__ void WritePart(const FmhaItem& item) const {
-    const int64_t first = (int64_t{item.global_split} * args_.p.num_kv_heads + item.kv_head) * Traits::kRows;
-    float total[kRowTiles][2];
-    TotalSums(total);
-#pragma unroll
-    for (int32_t tile = 0; tile < kRowTiles; ++tile) {
-#pragma unroll
-      for (int32_t column = 0; column < 2; ++column) {
-        const int32_t row = team_ * kTeamRows + tile * 8 + lane_ % 4 * 2 + column;
-        if (row >= args_.group_rows) continue;
-        if (quarter_ == 0 && lane_ < 4) {
-          args_.split_stats[first + row] = make_float2(maximum_[tile][column], total[tile][column]);
-        }
-        float* target = args_.split_out + (first + row) * Traits::kValueDim + quarter_ * 16;
-#pragma unroll
-        for (int32_t box = 0; box < Traits::kValueBoxes; ++box) {
-          const float low = out_[box][tile][column], high = out_[box][tile][column + 2];
-          if constexpr (Traits::kIsE4m3) {
-            *reinterpret_cast<float2*>(target + box * 64 + lane_ / 4 * 2) = make_float2(low, high);
-          } else {
-            target[box * 64 + lane_ / 4] = low;
-            target[box * 64 + lane_ / 4 + 8] = high;
-          }
-        }
-      }
-    }
-  }
-
   const FmhaDecodeArgs& args_;
   const FmhaShared<Traits>& shared_;
-  int32_t warp_, lane_, quarter_, team_;
+  const int32_t warp_;
+  const FmhaWarpPlace place_;
+  const FmhaExchange<Traits> exchange_;
   RingCursor<Traits::kSlots> ring_, value_ring_;
   RingCursor<Traits::kQueryBuffers> queries_;
   uint32_t listed_ = 0;  // with key slots: which of the warp's keys exist
 
   uint32_t queries_in_registers_[Traits::kQueriesInRegisters ? kRowTiles : 1]
                                 [Traits::kQueriesInRegisters ? Traits::kKeyDim / 16 : 1][2];
-  float out_[Traits::kValueBoxes][kRowTiles][4];  // O^T: dimensions 64 box + 16 quarter + ..
-  float maximum_[kRowTiles][2];
-  float sum_[kRowTiles];         // of residue lane / 8 in row 8 tile + 2 (lane % 4) + lane / 4 % 2
+  FmhaRows<Traits> rows_;
   float rescale_[kRowTiles][2];  // of the tile whose values come next
 };
 

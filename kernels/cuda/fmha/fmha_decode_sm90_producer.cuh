@@ -34,17 +34,27 @@ struct FmhaSlotFiller {
 template <class Traits>
 class FmhaPagedTiles {
  public:
-  __device__ FmhaPagedTiles(const FmhaDecodeArgs& args, const FmhaTensorMaps& maps, const FmhaItem& item,
+  __device__ FmhaPagedTiles(const FmhaDecodeArgs& args, const FmhaTensorMaps& maps,
                             FmhaSlotFiller<Traits>& filler, int32_t lane)
-      : maps_(maps),
-        end_(item.end),
+      : args_(args),
+        maps_(maps),
         filler_(filler),
         lane_(lane),
         block_size_(args.p.block_size),
         rows_per_box_(min(args.p.block_size, kFmhaTileKeys)),
-        kv_heads_(args.p.num_kv_heads / args.kv_head_repeat),
-        kv_head_(item.kv_head / args.kv_head_repeat),
-        table_(args, item, lane) {}
+        kv_heads_(args.p.num_kv_heads / args.kv_head_repeat) {}
+
+  // Fetches what Begin wants to know of the item, without waiting for it.
+  __device__ __forceinline__ void Prepare(const FmhaItem& item) {
+    next_table_ = BlockTableWindow(args_, item, lane_);
+  }
+
+  // Starts the item that was last prepared.
+  __device__ __forceinline__ void Begin(const FmhaItem& item) {
+    table_ = next_table_;
+    end_ = item.end;
+    kv_head_ = item.kv_head / args_.kv_head_repeat;
+  }
 
   // Makes the tile at `key` the current one.
   __device__ __forceinline__ void Find(int32_t key) {
@@ -60,14 +70,14 @@ class FmhaPagedTiles {
 
   __device__ __forceinline__ void LoadKeys() { Load(&maps_.k, Traits::kKeyBoxes, row_, loads_, rows_); }
 
-  // Values are loaded a tile later than keys.
-  __device__ __forceinline__ void KeepForValues() {
-    value_row_ = row_;
-    value_loads_ = loads_;
-    value_rows_ = rows_;
-  }
-  __device__ __forceinline__ void LoadValues() {
-    Load(&maps_.v, Traits::kValueBoxes, value_row_, value_loads_, value_rows_);
+  // What is to be known of a tile's place, for its values.
+  struct Place {
+    int32_t row, rows;
+    bool loads;
+  };
+  __device__ __forceinline__ Place place() const { return {row_, rows_, loads_}; }
+  __device__ __forceinline__ void LoadValues(const Place& at) {
+    Load(&maps_.v, Traits::kValueBoxes, at.row, at.loads, at.rows);
   }
 
  private:
@@ -87,13 +97,13 @@ class FmhaPagedTiles {
     });
   }
 
+  const FmhaDecodeArgs& args_;
   const FmhaTensorMaps& maps_;
-  int32_t end_;
   FmhaSlotFiller<Traits>& filler_;
-  int32_t lane_, block_size_, rows_per_box_, kv_heads_, kv_head_;
-  BlockTableWindow table_;
-  int32_t row_, rows_, value_row_, value_rows_;
-  bool loads_, value_loads_;
+  int32_t lane_, block_size_, rows_per_box_, kv_heads_, kv_head_, end_;
+  BlockTableWindow table_, next_table_;
+  int32_t row_, rows_;
+  bool loads_;
 };
 
 // Keys and values of an item gathered one by one from a list of key slots, by copies of 16 bytes. Keys that do not exist
@@ -101,13 +111,18 @@ class FmhaPagedTiles {
 template <class Traits>
 class FmhaListedTiles {
  public:
-  __device__ FmhaListedTiles(const FmhaDecodeArgs& args, const FmhaItem& item, FmhaSlotFiller<Traits>& filler,
-                             int32_t lane)
-      : args_(args), item_(item), filler_(filler), lane_(lane) {
-    const int32_t row = args.p.table_rows ? args.p.table_rows[item.sequence] : item.sequence;
-    list_ = args.p.key_slots + int64_t{row} * args.p.key_slots_stride;
+  __device__ FmhaListedTiles(const FmhaDecodeArgs& args, FmhaSlotFiller<Traits>& filler, int32_t lane)
+      : args_(args), filler_(filler), lane_(lane), kv_heads_(args.p.num_kv_heads / args.kv_head_repeat) {}
+
+  // As FmhaPagedTiles'. An item is prepared when the one before has found all its tiles.
+  __device__ __forceinline__ void Prepare(const FmhaItem& item) {
+    const int32_t row = args_.p.table_rows ? args_.p.table_rows[item.sequence] : item.sequence;
+    list_ = args_.p.key_slots + int64_t{row} * args_.p.key_slots_stride;
+    end_ = item.end;
+    kv_head_ = item.kv_head / args_.kv_head_repeat;
     Fetch(item.begin);
   }
+  __device__ __forceinline__ void Begin(const FmhaItem&) {}
 
   __device__ __forceinline__ void Find(int32_t key) {
     keys_[0] = next_[0];
@@ -120,26 +135,23 @@ class FmhaListedTiles {
     if (lane_ == 0) mask_ = make_uint2(low, high);
     Load(args_.p.k_cache, Traits::kKeyDim, Traits::kKeyBoxes, keys_, true);
   }
-  __device__ __forceinline__ void KeepForValues() {
-    values_[0] = keys_[0];
-    values_[1] = keys_[1];
-  }
-  __device__ __forceinline__ void LoadValues() {
-    Load(args_.p.v_cache, Traits::kValueDim, Traits::kValueBoxes, values_, false);
+  struct Place {
+    int32_t keys[2];
+  };
+  __device__ __forceinline__ Place place() const { return {keys_[0], keys_[1]}; }
+  __device__ __forceinline__ void LoadValues(const Place& at) {
+    Load(args_.p.v_cache, Traits::kValueDim, Traits::kValueBoxes, at.keys, false);
   }
 
  private:
   // The rows of the cache (this KV head's) of the next tile's keys, -1 where there is none: lane l has keys l, l + 32.
   __device__ __forceinline__ void Fetch(int32_t key) {
-    const int32_t block_size = args_.p.block_size, kv_heads = args_.p.num_kv_heads / args_.kv_head_repeat;
+    const int32_t block_size = args_.p.block_size;
 #pragma unroll
     for (int32_t i = 0; i < 2; ++i) {
       const int32_t at = key + lane_ + 32 * i;
-      const int32_t slot = at < item_.end ? list_[at] : -1;
-      next_[i] = slot < 0
-                     ? -1
-                     : (slot / block_size * kv_heads + item_.kv_head / args_.kv_head_repeat) * block_size +
-                           slot % block_size;
+      const int32_t slot = at < end_ ? list_[at] : -1;
+      next_[i] = slot < 0 ? -1 : (slot / block_size * kv_heads_ + kv_head_) * block_size + slot % block_size;
     }
   }
 
@@ -174,16 +186,15 @@ class FmhaListedTiles {
   }
 
   const FmhaDecodeArgs& args_;
-  const FmhaItem& item_;
   FmhaSlotFiller<Traits>& filler_;
-  int32_t lane_;
+  int32_t lane_, kv_heads_, kv_head_, end_;
   const int32_t* list_;
-  int32_t keys_[2], next_[2], values_[2];
+  int32_t keys_[2], next_[2];
   uint2 mask_;
 };
 
-// The producer's role. Slots come in the order in which they are used: the keys of a tile, then the values of the tile
-// before. MLA has keys alone.
+// The producer's role. Slots come in the order in which they are used: the keys of a tile, then the values of the second tile
+// before (kOverlaps) or its own. MLA has keys alone.
 template <class Traits>
 class FmhaProducer {
  public:
@@ -192,35 +203,45 @@ class FmhaProducer {
       : args_(args), maps_(maps), shared_(shared), lane_(lane), filler_{shared, {}} {}
 
   __device__ void Run() {
+    if (args_.p.key_slots != nullptr) {
+      StreamItems(FmhaListedTiles<Traits>(args_, filler_, lane_));
+    } else {
+      StreamItems(FmhaPagedTiles<Traits>(args_, maps_, filler_, lane_));
+    }
+  }
+
+ private:
+  template <class Tiles>
+  __device__ __forceinline__ void StreamItems(Tiles tiles) {
     FmhaItemSource items(args_, shared_.items, shared_.sequences, lane_);
+    if (items.Peek().sequence >= 0) tiles.Prepare(items.Peek());
     FmhaItem item;
     while (items.Next(&item)) {
-      if (args_.p.key_slots != nullptr) {
-        FmhaListedTiles<Traits> tiles(args_, item, filler_, lane_);
-        Stream(item, tiles);
-      } else {
-        FmhaPagedTiles<Traits> tiles(args_, maps_, item, filler_, lane_);
-        Stream(item, tiles);
-      }
+      tiles.Begin(item);
+      Stream(item, tiles, items);
     }
     items.Finish();
   }
 
- private:
-  // The queries come after the first keys, so that these are under way while the last item's queries are in use.
+  // The queries come after the first keys, so that these are under way while the last item's queries are in use. Where the
+  // next item's keys lie is looked up before this one's last loads wait for slots.
   template <class Tiles>
-  __device__ __forceinline__ void Stream(const FmhaItem& item, Tiles& tiles) {
+  __device__ __forceinline__ void Stream(const FmhaItem& item, Tiles& tiles, FmhaItemSource& items) {
     tiles.Find(item.begin);
     tiles.LoadKeys();
     LoadQueries(item);
-    for (int32_t key = item.begin; key < item.end; key += kFmhaTileKeys) {
-      tiles.KeepForValues();
-      if (key + kFmhaTileKeys < item.end) {
-        tiles.Find(key + kFmhaTileKeys);
-        tiles.LoadKeys();
-      }
-      if constexpr (!Traits::kValuesAreKeys) tiles.LoadValues();
+    typename Tiles::Place last = tiles.place(), before = last;  // tiles whose values are still to be loaded
+    for (int32_t key = item.begin + kFmhaTileKeys; key < item.end; key += kFmhaTileKeys) {
+      if constexpr (!Traits::kOverlaps && !Traits::kValuesAreKeys) tiles.LoadValues(last);
+      tiles.Find(key);
+      tiles.LoadKeys();
+      if (Traits::kOverlaps && key >= item.begin + 2 * kFmhaTileKeys) tiles.LoadValues(before);
+      before = last;
+      last = tiles.place();
     }
+    if (items.Peek().sequence >= 0) tiles.Prepare(items.Peek());
+    if (Traits::kOverlaps && item.end - item.begin > kFmhaTileKeys) tiles.LoadValues(before);
+    if constexpr (!Traits::kValuesAreKeys) tiles.LoadValues(last);
   }
 
   __device__ void LoadQueries(const FmhaItem& item) {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/fmha/fmha_decode_common.cuh"
+#include "kernels/cuda/fmha/fmha_decode_items.cuh"
 
 namespace tessera::cuda {
 
@@ -37,8 +37,15 @@ struct FmhaDecodeTraits {
   static constexpr int kKeySlots = kKeyBoxes / kSlotBoxes;
   static constexpr int kValueSlots = (kValueBoxes + kSlotBoxes - 1) / kSlotBoxes;
 
+  // Whether registers hold the output of the splits before beside that of the split under way.
+  static constexpr bool kFolds = kRows * kValueDim <= (kIsE4m3 && kKeyDim > 128 ? 1024 : 2048);
+
+  // Whether a tile's values are added while the scores of the second tile after it are computed, which takes slots and
+  // registers for both at a time.
+  static constexpr bool kOverlaps = kKeyDim == kValueDim && kKeyDim * kRows <= 2048;
+
   // Fragments of the queries stay in registers where they are few.
-  static constexpr bool kQueriesInRegisters = kRowTiles * kKeyDim / 8 <= 32;
+  static constexpr bool kQueriesInRegisters = kKeyDim <= 128 && kRowTiles * kKeyDim / 8 <= 32;
   static constexpr int kQueryBoxBytes = kRows * 128;
   static constexpr int kQueryBytes = kKeyBoxes * kQueryBoxBytes;
   static constexpr int kQueryBuffers = kQueriesInRegisters || kQueryBytes > 20 * 1024 ? 1 : 2;
@@ -46,15 +53,12 @@ struct FmhaDecodeTraits {
   static constexpr int kWeightBytes = 2 * kRows * kFmhaTileKeys * 2;
   static constexpr int kStatFloats = 2 * kTeamWarps * kRows;  // a float a row from each warp, for two tiles
   static constexpr int kFixedBytes = 1024 + kQueryBuffers * kQueryBytes + kWeightBytes + kStatFloats * 5 * 4 +
-                                     kFmhaItemQueue * (16 + sizeof(FmhaItem)) + kQueryBuffers * 16 + 8 +
+                                     kFmhaItemQueue * (16 + sizeof(FmhaItem)) + kQueryBuffers * 16 +
                                      (kFmhaMaxSequences + 1) * 8;
   static constexpr int kBytesPerSlot = kSlotBytes + 24;  // with its two barriers and its mask
   static constexpr int kMostSlots = 16;
   // Several small CTAs an SM hide each other's waits between items; 228 KB an SM, of which 1 KB a CTA is reserved.
-  static constexpr int kCtasPerSm = kRows > 16 || kKeyDim > 256  ? 1
-                                    : kRows > 8 || kKeyDim > 128 ? 2
-                                    : kKeyDim > 64               ? 3
-                                                                 : 4;
+  static constexpr int kCtasPerSm = kRows > 16 || kKeyDim > 256 ? 1 : kRows > 8 || kKeyDim > 64 ? 2 : 3;
   static constexpr int kSlotsThatFit = (233472 / kCtasPerSm - 1024 - kFixedBytes) / kBytesPerSlot;
   static constexpr int kSlots = kSlotsThatFit < kMostSlots ? kSlotsThatFit : kMostSlots;
   static constexpr int kSharedBytes = kFixedBytes + kSlots * kBytesPerSlot;
@@ -79,7 +83,6 @@ struct FmhaShared {
   uint64_t* query_empty;  // [kQueryBuffers]
   uint2* masks;           // [kSlots]: with key slots, which keys of the tile exist; of its first slot of keys
   FmhaItemQueue items;
-  int32_t* flag;
 
   __device__ explicit FmhaShared(uint8_t* base) {
     slots = base + (1024 - ptx::SharedAddress(base) % 1024) % 1024;
@@ -96,12 +99,16 @@ struct FmhaShared {
     items.empty = items.full + kFmhaItemQueue;
     masks = reinterpret_cast<uint2*>(items.empty + kFmhaItemQueue);
     sequences = reinterpret_cast<int2*>(masks + Traits::kSlots);
-    flag = reinterpret_cast<int32_t*>(sequences + kFmhaMaxSequences + 1);
   }
 
   __device__ uint32_t SlotAddress(int32_t slot) const {
     return ptx::SharedAddress(slots) + slot * Traits::kSlotBytes;
   }
+};
+
+// Which of an item's rows (a team's), keys and dimensions (a warp's quarter of them) a thread has.
+struct FmhaWarpPlace {
+  int32_t team, quarter, lane;
 };
 
 // Offset of the 16-byte chunk `chunk` of row `row` in a box, as TMA's swizzle places it.

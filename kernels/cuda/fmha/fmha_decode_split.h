@@ -30,10 +30,10 @@ struct FmhaSplits {
   }
 };
 
-// Up to 512 keys are one split: attending to them takes no longer than combining would. About 16 splits up to 8192 keys
-// and 32 beyond: enough that one sequence fills the device, few enough that writing and reading the partial results
-// stays under 2% of the keys' and values' traffic. `length` counts the keys up to and including the last query token's
-// own; the query tokens must lie in one aligned group.
+// About 16 splits up to 8192 keys and 32 beyond, of 128 keys at least: enough that a sequence alone fills the device. That
+// writing and reading many partial results costs batches nothing is up to the kernels, which fold the splits of a sequence
+// where there are sequences enough. `length` counts the keys up to and including the last query token's own; the query
+// tokens must lie in one aligned group.
 TESSERA_HOST_DEVICE FmhaSplits MakeFmhaSplits(int32_t length, int32_t sliding_window) {
   const int32_t group_end = (length + kFmhaSplitGroup - 1) / kFmhaSplitGroup * kFmhaSplitGroup;
   FmhaSplits splits;
@@ -43,7 +43,7 @@ TESSERA_HOST_DEVICE FmhaSplits MakeFmhaSplits(int32_t length, int32_t sliding_wi
   splits.end = length;
   const int32_t span = group_end - splits.begin;
   const int32_t target = span <= 8192 ? 16 : kFmhaMaxSplits;
-  splits.size = span <= 512 ? 512 : 256;
+  splits.size = 128;
   while ((group_end + splits.size - 1) / splits.size - splits.begin / splits.size > target) splits.size *= 2;
   splits.count = (length + splits.size - 1) / splits.size - splits.begin / splits.size;
   return splits;

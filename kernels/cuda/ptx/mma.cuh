@@ -58,8 +58,32 @@ __device__ __forceinline__ uint32_t PackBf16(float low, float high) {
 // Adds at device scope; what other threads released before is visible after, and the reverse. Returns the old value.
 __device__ __forceinline__ int32_t AtomAddAcqRelGpu(int32_t* address, int32_t value) {
   int32_t old;
-  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;" : "=r"(old) : "l"(address), "r"(value) : "memory");
+  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;"
+               : "=r"(old)
+               : "l"(address), "r"(value)
+               : "memory");
   return old;
+}
+
+// The same, but adds 1, or wraps to 0 where the old value has reached `last`.
+__device__ __forceinline__ int32_t AtomIncAcqRelGpu(int32_t* address, int32_t last) {
+  uint32_t old;
+  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+               : "=r"(old)
+               : "l"(address), "r"(last)
+               : "memory");
+  return static_cast<int32_t>(old);
+}
+
+// The same without order and without the old value.
+__device__ __forceinline__ void RedIncGpu(int32_t* address, int32_t last) {
+  asm volatile("red.relaxed.gpu.global.inc.u32 [%0], %1;" ::"l"(address), "r"(last) : "memory");
+}
+
+__device__ __forceinline__ int32_t LoadAcquireGpu(const int32_t* address) {
+  int32_t value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
 }
 
 // Barrier `id` among `threads` threads of the CTA.

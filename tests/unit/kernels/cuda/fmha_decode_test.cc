@@ -321,7 +321,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(E4m3({8, 1, 128, 64, {1, 64, 65, 700}}), E4m3({32, 4, 128, 16, {333, 15, 1025}}),
                     E4m3({64, 8, 64, 64, {100, 31, 900}}), E4m3({16, 1, 64, 128, {130}, 2, 100, true}),
                     E4m3({16, 2, 256, 32, {300, 3}}), E4m3({32, 1, 256, 64, {140}}),
-                    E4m3({32, 1, 128, 64, {200}, 1, 70}), E4m3({32, 2, 512, 16, {130}}),
+                    E4m3({32, 1, 128, 64, {200}, 1, 70}), E4m3({64, 1, 128, 64, {150}}),
+                    E4m3({16, 1, 64, 32, {90}, 4}), E4m3({32, 2, 512, 16, {130}}),
                     E4m3({32, 1, 512, 64, {70}}), E4m3({16, 1, 576, 64, {200, 33}, 1, 0, false, 512}),
                     E4m3({32, 1, 576, 16, {70}, 1, 0, true, 512})));
 
@@ -377,6 +378,39 @@ TEST(FmhaDecode, DoesNotDependOnTheBatch) {
     EXPECT_TRUE(std::equal(alone.begin(), alone.end(), batch.begin() + i * row)) << "sequence " << i;
   }
 }
+
+// One sequence alone has a CTA for each of its splits, which combine them together; among a few others the last CTA does;
+// among many, one CTA attends to all of its splits. (So on a device of few multiprocessors, which the emulator is; on an
+// H200 DoesNotDependOnTheBatch takes the third way.)
+class FmhaDecodeItems : public testing::TestWithParam<Shape> {};
+
+TEST_P(FmhaDecodeItems, AllGiveTheSameBits) {
+  TESSERA_REQUIRE_GPU();
+  Shape shape = GetParam();
+  while (shape.lengths.size() < 40) shape.lengths.push_back(shape.lengths[shape.lengths.size() % 3] + 1);
+  const Problem problem(shape);
+  const size_t row = size_t(shape.q_len) * shape.query_heads * shape.ValueDim();
+  const auto first_rows = [&](int32_t count) {
+    std::vector<int32_t> which(count);
+    std::iota(which.begin(), which.end(), 0);
+    std::vector<uint16_t> out = RunDecode(problem, which);
+    out.resize(row);
+    return out;
+  };
+  const std::vector<uint16_t> alone = first_rows(1);
+  EXPECT_EQ(alone, first_rows(6));
+  EXPECT_EQ(alone, first_rows(12));
+  EXPECT_EQ(alone, first_rows(40));
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, FmhaDecodeItems,
+                         testing::Values(Shape{8, 1, 128, 64, {900, 640, 800}},
+                                         Shape{4, 1, 64, 16, {1200, 300, 700}, 2, 0, true},
+                                         Shape{16, 1, 128, 64, {700, 650, 800}, 1, 600},
+                                         Shape{4, 1, 256, 64, {600, 530, 520}},
+                                         Shape{4, 1, 512, 64, {520, 530, 515}},
+                                         Shape{16, 1, 576, 64, {530, 520, 515}, 1, 0, false, 512},
+                                         E4m3({8, 1, 128, 64, {900, 640, 800}})));
 
 // The tokens of a prompt chunk, attended to in aligned runs and one by one: the same bits.
 class FmhaDecodeRuns : public testing::TestWithParam<std::pair<Shape, int32_t>> {};
