@@ -48,7 +48,7 @@ struct GroupedGemmParams {
   int32_t num_slots = 0;
   int32_t tile_slots = 8;  // most slots of a tile: 8, 16, 32, 64; in the order of the steps also 128
   // For several matrices: device arrays made by SortByExpert for the same tile_slots; else null.
-  const int32_t* tile_expert = nullptr;   // [max_tiles]
+  const int32_t* tile_expert = nullptr;   // [max_tiles]; those past *num_tiles may be read, but mean nothing
   const int2* tile_slot_range = nullptr;  // [max_tiles] first slot, end
   const int32_t* num_tiles = nullptr;     // [1]
   int32_t max_tiles = 0;                  // launch bound

@@ -279,6 +279,9 @@ TEST_P(GroupedGemmTiles, ServeExpertsAndFuseSwiglu) {
       }
     }
     const int32_t slots = rows.size(), tiles = tile_expert.size();
+    const int32_t max_tiles = tiles + 7;  // a launch bound, not a count
+    tile_expert.resize(max_tiles, -1);
+    ranges.resize(max_tiles, make_int2(-1, -1));
     const DeviceBuffer<uint16_t> d_x(order == ActivationOrder::kSteps ? OrderedBySteps(x, k) : x);
     const bool gathered = order == ActivationOrder::kSteps;
     const DeviceBuffer<int32_t> d_rows(rows), d_expert(tile_expert), d_tiles(std::vector<int32_t>{tiles});
@@ -303,7 +306,7 @@ TEST_P(GroupedGemmTiles, ServeExpertsAndFuseSwiglu) {
     p.tile_expert = d_expert.get();
     p.tile_slot_range = d_ranges.get();
     p.num_tiles = d_tiles.get();
-    p.max_tiles = tiles + 7;  // a launch bound, not a count
+    p.max_tiles = max_tiles;
     const char* error = GroupedGemm(p, nullptr);
     ASSERT_EQ(error, nullptr) << error;
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
