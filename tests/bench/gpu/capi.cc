@@ -242,4 +242,36 @@ const char* tessera_combine(const float* rows, const int32_t* token_slot, const 
   }
   return RmsNorm({residual, dim, nullptr, tokens, dim, norm, 1e-6f}, normed, dim, stream);
 }
+
+const char* tessera_rms_norm(const float* x, const float* weight, int32_t tokens, int32_t dim, void* out,
+                             cudaStream_t stream) {
+  return tessera::cuda::RmsNorm({x, dim, nullptr, tokens, dim, weight, 1e-6f}, out, dim, stream);
+}
+
+// Heads of q and k normalised and rotated as Qwen3's are; the cache holds the tokens one after the other.
+const char* tessera_finish_qkv(const float* qkv, const float* norm, const void* rope, const int32_t* positions,
+                               const int64_t* slots, int32_t tokens, int32_t query_heads, int32_t kv_heads,
+                               int32_t head_dim, int32_t block_size, void* q, void* k_cache, void* v_cache,
+                               cudaStream_t stream) {
+  tessera::cuda::QkvParams p;
+  p.qkv = qkv;
+  p.row_stride = (query_heads + 2 * kv_heads) * head_dim;
+  p.k_offset = query_heads * head_dim;
+  p.v_offset = p.k_offset + kv_heads * head_dim;
+  p.q_norm = p.k_norm = norm;
+  p.eps = 1e-6f;
+  p.rope = static_cast<const float2*>(rope);
+  p.rotary_dim = head_dim;
+  p.positions = positions;
+  p.slots = slots;
+  p.tokens = tokens;
+  p.num_query_heads = query_heads;
+  p.num_kv_heads = kv_heads;
+  p.head_dim = p.out_dim = head_dim;
+  p.block_size = block_size;
+  p.q = q;
+  p.k_cache = k_cache;
+  p.v_cache = v_cache;
+  return tessera::cuda::FinishQkv(p, stream);
+}
 }

@@ -35,7 +35,9 @@ def load(path):
             ('tessera_sample_workspace', ctypes.c_size_t, [i32] * 2),
             ('tessera_sample', ctypes.c_char_p, [pointer, i32, i32, pointer, i32, i32] + [pointer] * 3),
             ('tessera_route', ctypes.c_char_p, [pointer] + [i32] * 5 + [pointer] * 8),
-            ('tessera_combine', ctypes.c_char_p, [pointer] * 3 + [i32] * 4 + [pointer] * 4)):
+            ('tessera_combine', ctypes.c_char_p, [pointer] * 3 + [i32] * 4 + [pointer] * 4),
+            ('tessera_rms_norm', ctypes.c_char_p, [pointer] * 2 + [i32] * 2 + [pointer] * 2),
+            ('tessera_finish_qkv', ctypes.c_char_p, [pointer] * 5 + [i32] * 5 + [pointer] * 4)):
         function = getattr(lib, name)
         function.restype, function.argtypes = result, arguments
     return lib
