@@ -267,7 +267,7 @@ absl::StatusOr<LoadedModel> LoadModel(const ServerOptions& options, Metrics* met
   config.scheduler.block_size = options.block_size;
   config.scheduler.max_running = options.max_running;
   config.scheduler.max_batched_tokens = options.max_batched_tokens;
-  config.scheduler.max_prefill_chunk = options.max_prefill_chunk;
+  config.scheduler.max_prefill_chunk = PrefillChunk(options, backend_info.device == "cuda");
   config.scheduler.max_context = *max_context;
   config.scheduler.prefix_cache = !options.no_prefix_cache;
   config.max_queued_sequences = options.max_queued;

@@ -112,8 +112,8 @@ FlagSet MakeFlags(ServerOptions* o) {
             "tokens in a block, a power of two, at least 16 (null: 1)");
   flags.Int("max-running", &o->max_running, 1, 65536, "sequences in one step, at most --max-batched-tokens");
   flags.Int("max-batched-tokens", &o->max_batched_tokens, 1, kMaxInt, "tokens in one step");
-  flags.Int("max-prefill-chunk", &o->max_prefill_chunk, 1, kMaxInt,
-            "prompt tokens of one sequence in one step");
+  flags.Int("max-prefill-chunk", &o->max_prefill_chunk, 0, kMaxInt,
+            "prompt tokens of one sequence in one step; 0 for 512, on a GPU --max-batched-tokens");
   flags.Int("max-context", &o->max_context, 0, kMaxInt,
             "tokens of prompt and output together; 0 for the model's");
   flags.Int("max-queued", &o->max_queued, 1, kMaxInt, "sequences that may wait; more are refused");
@@ -182,6 +182,11 @@ absl::StatusOr<ServerOptions> ParseServerOptions(const std::vector<std::string>&
   options.max_running =
       std::min(options.max_running, options.max_batched_tokens);  // a sequence is at least a token
   return options;
+}
+
+int32_t PrefillChunk(const ServerOptions& options, bool gpu) {
+  if (options.max_prefill_chunk > 0) return options.max_prefill_chunk;
+  return gpu ? options.max_batched_tokens : 512;
 }
 
 std::string ServerHelp() {

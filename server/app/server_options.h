@@ -40,7 +40,7 @@ struct ServerOptions {
   int32_t block_size = 16;
   int32_t max_running = 256;
   int32_t max_batched_tokens = 2048;
-  int32_t max_prefill_chunk = 512;
+  int32_t max_prefill_chunk = 0;  // 0: what suits the device (PrefillChunk)
   int32_t max_context = 0;  // 0: the model's
   int32_t max_queued = 1024;
   int32_t default_max_tokens = 256;
@@ -61,6 +61,10 @@ struct ServerOptions {
 absl::StatusOr<ServerOptions> ParseServerOptions(const std::vector<std::string>& arguments,
                                                  const std::function<const char*(const char*)>& getenv);
 std::string ServerHelp();
+
+// Prompt tokens of one sequence in one step. A GPU reads all experts in a step, however few tokens it has: the whole step
+// unless told otherwise.
+int32_t PrefillChunk(const ServerOptions& options, bool gpu);
 
 }  // namespace tessera
 

@@ -40,6 +40,14 @@ TEST(ServerOptions, TakesTheFlags) {
   EXPECT_EQ(options->max_running, 64);  // not more sequences than tokens in a step
 }
 
+TEST(ServerOptions, PrefillChunkSuitsTheDevice) {
+  const ServerOptions options = *Parse({}), given = *Parse({"--max-prefill-chunk=7"});
+  EXPECT_EQ(PrefillChunk(options, /*gpu=*/false), 512);
+  EXPECT_EQ(PrefillChunk(options, /*gpu=*/true), options.max_batched_tokens);
+  EXPECT_EQ(PrefillChunk(given, /*gpu=*/false), 7);
+  EXPECT_EQ(PrefillChunk(given, /*gpu=*/true), 7);
+}
+
 TEST(ServerOptions, AllMistakesAtOnce) {
   const absl::Status status =
       Parse({"--device=tpu", "--listen=nowhere", "--metrics=1.2.3.4", "--block-size=24", "--tls-key=k",
