@@ -69,7 +69,11 @@ def main():
         print('streams  prompt/output  temperature  inter-token ms p50  p99   tokens/s   TTFT ms p50   p99   idle  idle us   outcomes')
         for seed, (streams, prompt, output, requests, temperature) in enumerate(GRID, 1):
             before = step_sums(metrics)
-            r = load(streams, prompt, output, requests, temperature, seed)
+            try:
+                r = load(streams, prompt, output, requests, temperature, seed)
+            except subprocess.CalledProcessError as error:  # a prompt longer than the model's context, say
+                print(f'{streams:7}  {prompt:6}/{output:<6} not served: {error.stderr.strip()[-200:]}', flush=True)
+                continue
             idle, steps, run = (b - a for a, b in zip(before, step_sums(metrics)))
             r['device_idle_share'], r['host_us_per_step'] = idle / (idle + run), idle / steps * 1e6
             latency, first = r['inter_token_latency'], r['time_to_first_token']
