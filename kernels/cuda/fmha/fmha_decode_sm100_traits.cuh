@@ -109,7 +109,7 @@ struct FmhaSm100Shared {
     items.empty = items.full + kFmhaItemQueue;
     items.items = reinterpret_cast<FmhaItem*>(items.empty + kFmhaItemQueue);
     tmem = reinterpret_cast<uint32_t*>(items.items + kFmhaItemQueue);
-    sequences = reinterpret_cast<int2*>(tmem + 1);
+    sequences = reinterpret_cast<int2*>(tmem + 2);
     maximum = reinterpret_cast<float*>(sequences + kFmhaMaxSequences + 2);
     factor = maximum + Traits::kRows;
     by_warp = factor + Traits::kRows;

@@ -80,8 +80,9 @@ absl::Status CudaForward::ReserveFor(int32_t tokens) {
   TESSERA_RETURN_IF_ERROR(expert_weights_.Reserve(n * pairs * 4, what));
   TESSERA_RETURN_IF_ERROR(slot_token_.Reserve(n * pairs * 4, what));
   TESSERA_RETURN_IF_ERROR(token_slot_.Reserve(n * pairs * 4, what));
-  TESSERA_RETURN_IF_ERROR(tile_expert_.Reserve((n * pairs + experts) * 4, what));
-  TESSERA_RETURN_IF_ERROR(tile_range_.Reserve((n * pairs + experts) * 8, what));
+  // A product's CTAs read their tile before they know how many there are.
+  TESSERA_RETURN_IF_ERROR(ReserveZeroed((n * pairs + experts) * 4, &tile_expert_));
+  TESSERA_RETURN_IF_ERROR(ReserveZeroed((n * pairs + experts) * 8, &tile_range_));
   TESSERA_RETURN_IF_ERROR(num_tiles_.Reserve(4, what));
   TESSERA_RETURN_IF_ERROR(activated_.Reserve(n * inner * 2, what));
   // Results in float, or gathered inputs in BF16.

@@ -30,8 +30,8 @@ absl::Status CudaForward::ReserveForLatent(int32_t tokens) {
   TESSERA_RETURN_IF_ERROR(head_rows_.Reserve(n * head_rows * 4, what));
   TESSERA_RETURN_IF_ERROR(values_.Reserve(n * values * 2, what));
   TESSERA_RETURN_IF_ERROR(head_input_row_.Reserve(n * heads * 4, what));
-  TESSERA_RETURN_IF_ERROR(head_tile_.Reserve(n * heads * 4, what));
-  TESSERA_RETURN_IF_ERROR(head_tile_range_.Reserve(n * heads * 8, what));
+  TESSERA_RETURN_IF_ERROR(ReserveZeroed(n * heads * 4, &head_tile_));
+  TESSERA_RETURN_IF_ERROR(ReserveZeroed(n * heads * 8, &head_tile_range_));
   return num_head_tiles_.Reserve(4, what);
 }
 
