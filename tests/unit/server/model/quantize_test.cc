@@ -81,7 +81,7 @@ class QuantizeTest : public testing::TestWithParam<std::string> {
 TEST_P(QuantizeTest, EveryByteAsTheReference) {
   auto report = Quantize(GoldenDirectory(GetParam() + "_bf16"), directory_ / "out", {.num_threads = 3});
   ASSERT_TRUE(report.ok()) << report.status();
-  const bool predicts = GetParam() == "glm4_moe" || GetParam() == "deepseek_v3";
+  const bool predicts = GetParam() == "glm4_moe";
   std::vector<std::string> left_out;
   if (predicts) left_out = {"model.layers.3.enorm.weight", "model.layers.3.mlp.gate.weight"};
   ExpectSameTensors(directory_ / "out", GoldenDirectory(GetParam() + "_nvfp4"), left_out);
@@ -122,8 +122,7 @@ TEST_P(QuantizeTest, EveryByteAsTheReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, QuantizeTest,
-                         testing::Values("moe", "mixed", "bias", "mixtral", "glm4_moe", "minimax_m2",
-                                         "deepseek_v3"));
+                         testing::Values("moe", "mixed", "bias", "mixtral", "glm4_moe", "minimax_m2"));
 
 TEST_F(QuantizeTest, WritesTheConfiguration) {
   CopyAs("mixed_bf16", DType::kBf16);
