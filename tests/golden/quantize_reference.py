@@ -2,10 +2,9 @@
 
     python3 quantize_reference.py IN_DIR OUT_DIR
 
-Every `*_proj.weight` (Mixtral: `w1`, `w2`, `w3`; DeepSeek: `kv_a_proj_with_mqa`, too) becomes `.weight` (uint8, two E2M1
-codes a byte, the even element in the low nibble), `.weight_scale` (E4M3, one for each 16 elements of a row) and
-`.weight_scale_2` (one float32). gate and up of an expert share weight_scale_2, and so do q, k and v of a layer, and the two
-matrices that begin latent attention. All arithmetic is float32, in this order:
+Every `*_proj.weight` (Mixtral: `w1`, `w2`, `w3`) becomes `.weight` (uint8, two E2M1 codes a byte, the even element in the low nibble),
+`.weight_scale` (E4M3, one for each 16 elements of a row) and `.weight_scale_2` (one float32). gate and up of an
+expert share weight_scale_2, and so do q, k and v of a layer. All arithmetic is float32, in this order:
 
     weight_scale_2 = amax / (6 * 448)
     weight_scale   = e4m3(clamp(block_amax / (6 * weight_scale_2), 2^-9, 448)); 1 for a block of zeros
@@ -26,7 +25,7 @@ BLOCK = 16
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 # Halfway points between neighbouring values; a tie goes to the even code, so up from code 1, 3 and 5.
 MIDDLE = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0], np.float32)
-SHARED = [("gate_proj", "up_proj"), ("q_proj", "k_proj", "v_proj"), ("w1", "w3"), ("q_a_proj", "kv_a_proj_with_mqa")]
+SHARED = [("gate_proj", "up_proj"), ("q_proj", "k_proj", "v_proj"), ("w1", "w3")]
 
 
 def encode_e2m1(x):
@@ -110,7 +109,7 @@ def main():
     tensors = load_tensors(source)
     out = {}
     for name, tensor in tensors.items():
-        if not re.search(r"(_proj|_proj_with_mqa|\.w[123])\.weight$", name):
+        if not re.search(r"(_proj|\.w[123])\.weight$", name):
             out[name] = tensor
             continue
         group = [n for n in group_of(name) if n in tensors]
