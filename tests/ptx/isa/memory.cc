@@ -25,7 +25,8 @@ Space SpaceOf(const Instruction& i) {
 namespace {
 
 // Instruction::type the element, ::extra elements an access, ::flags the space and kStrong.
-constexpr uint32_t kStrong = 0x100;  // not a weak access: may synchronise
+constexpr uint32_t kStrong = 0x100;   // not a weak access: may synchronise
+constexpr uint32_t kAcquire = 0x200;  // may be a poll
 Space FormSpace(const Instruction& i) { return static_cast<Space>(i.flags & 0xFF); }
 
 // Calls f around what a strong access makes known, and learns.
@@ -52,6 +53,7 @@ absl::Status PrepareAccess(Instruction& i) {
   for (const char* strong : {"volatile", "relaxed", "acquire", "release", "mmio"}) {
     if (i.Has(strong)) i.flags |= kStrong;
   }
+  if (i.Has("acquire")) i.flags |= kAcquire;
   i.extra = i.Has("v2") ? 2 : i.Has("v4") ? 4 : i.Has("v8") ? 8 : 1;
   if (Bytes(i.type) * i.extra > 32) return absl::InvalidArgumentError("an access of more than 32 bytes");
   const size_t at = i.opcode.starts_with("st") ? 0 : 1;
@@ -107,6 +109,7 @@ void Load(Warp& w, const Instruction& i) {
     if (Bits(i.type) == 32 && LoadFast<uint32_t>(w, i, address)) return;
     if (Bits(i.type) == 64 && LoadFast<uint64_t>(w, i, address)) return;
   }
+  if ((i.flags & kAcquire) != 0) w.Yield();
   const uint32_t count = i.extra, each = Bytes(i.type), bytes = each * count;
   uint8_t data[kWarpSize][32];
   Synchronising(w, i, address, [&] {

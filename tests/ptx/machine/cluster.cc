@@ -11,6 +11,8 @@ namespace {
 
 // Rounds in which nothing but timed-out waits ran, before that counts as a deadlock.
 constexpr int kStuckRounds = 200;
+// Rounds in which every warp that ran gave way, before other clusters have their turn: the warps may poll what those write.
+constexpr int kPollingRounds = 8;
 // Warp instructions of one turn.
 constexpr int kTurn = 256;
 
@@ -107,6 +109,7 @@ std::string Cluster::DescribeWaits() const {
 bool Cluster::Run(uint64_t budget) {
   const uint64_t end = now_ + budget;
   const bool vary = grid_.options.seed != 0;
+  int polling = 0;  // rounds
   while (now_ < end && !grid_.stop.load(std::memory_order_relaxed)) {
     const auto turn = [&](Warp* warp, bool desperate) {
       int ran = 0;
@@ -116,11 +119,13 @@ bool Cluster::Run(uint64_t budget) {
       return ran > 0;
     };
     if (vary) std::shuffle(warps_.begin(), warps_.end(), random_);
-    bool ran = false, all_exited = true;
+    bool ran = false, worked = false, all_exited = true;
     for (Warp* warp : warps_) {
       if (warp->exited()) continue;
       all_exited = false;
-      ran |= turn(warp, false);
+      if (!turn(warp, false)) continue;
+      ran = true;
+      worked |= !warp->yielded();
     }
     if (all_exited) {
       Finish();
@@ -130,6 +135,8 @@ bool Cluster::Run(uint64_t budget) {
       Raise(Rule::kInstructionLimit,
             Cat("the cluster has executed ", now_, " warp instructions without an end:", DescribeWaits()));
     }
+    polling = ran && !worked ? polling + 1 : 0;
+    if (polling >= kPollingRounds) return false;
     if (ran) continue;
     if (async_.CompleteOne()) {
       stuck_ = 0;

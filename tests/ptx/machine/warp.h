@@ -148,8 +148,9 @@ class Warp : public Extensible {
   // Suspends the group at the present instruction. Return from the handler at once afterwards.
   void Wait(WaitCondition condition);
   bool timed_out() const { return current_->timed_out; }
-  // Gives way to the other warps after this instruction (nanosleep, failed test_wait).
+  // Gives way to the other warps after this instruction (nanosleep, failed test_wait, a load that acquires: a poll perhaps).
   void Yield() { yielded_ = true; }
+  bool yielded() const { return yielded_; }
 
   // ---- Control flow, for isa/control.cc
   void Branch(LaneMask taken, int target);
