@@ -18,22 +18,22 @@ CallbackThreads::CallbackThreads() : nowhere_(grpc::CreateChannel("", nullptr)) 
 
 // A call holds the channel, and the last to let go of that must not be one of the threads.
 CallbackThreads::~CallbackThreads() {
-  std::unique_lock<std::mutex> lock(mu_);
-  ended_.wait(lock, [this] { return call_ == nullptr; });
+  absl::MutexLock lock(&mu_);
+  const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return call_ == nullptr; };
+  mu_.Await(absl::Condition(&none));
 }
 
 void CallbackThreads::KeepAwake() {
   Call* call = nullptr;
   {
-    std::lock_guard<std::mutex> lock(mu_);
+    absl::MutexLock lock(&mu_);
     if (call_ != nullptr) return;
     call_ = std::make_unique<Call>();
     call = call_.get();
   }
   nowhere_.UnaryCall(&call->context, "/nowhere", {}, &call->request, &call->response, [this](grpc::Status) {
-    std::lock_guard<std::mutex> lock(mu_);
+    absl::MutexLock lock(&mu_);
     call_ = nullptr;
-    ended_.notify_all();  // under the lock: the destructor may be what waits
   });
 }
 

@@ -1,10 +1,10 @@
 #ifndef TESSERA_SERVER_RPC_CALLBACK_THREADS_H_
 #define TESSERA_SERVER_RPC_CALLBACK_THREADS_H_
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "grpcpp/generic/generic_stub.h"
 
@@ -31,9 +31,8 @@ class CallbackThreads {
   struct Call;
 
   grpc::GenericStub nowhere_;
-  std::mutex mu_;
-  std::condition_variable ended_;
-  std::unique_ptr<Call> call_;  // until it has failed; guarded by mu_
+  absl::Mutex mu_;
+  std::unique_ptr<Call> call_ ABSL_GUARDED_BY(mu_);  // until it has failed
 };
 
 }  // namespace tessera
