@@ -67,7 +67,6 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const ServerOptions& option
     NullBackendConfig config;
     config.vocab_size = checkpoint.spec().vocab_size;
     config.max_context = checkpoint.spec().max_context;
-    config.step_time = options.null_step_time;
     if (tokenizer != nullptr) AvoidSpecialTokens(*tokenizer, &config);
     return std::make_unique<NullBackend>(std::move(config));
   }

@@ -62,8 +62,6 @@ FlagSet MakeFlags(ServerOptions* o) {
                  o->device = value;
                  return absl::OkStatus();
                });
-  flags.Duration("null-step-time", &o->null_step_time,
-                 "time that a step takes on the null device, to rehearse the pace of another");
   flags.Int("threads", &o->threads, 0, 4096, "threads that compute on a CPU; 0 for one a core");
   flags.Custom(
       "load-format", "auto|dummy", "dummy makes weights up from config.json alone, to time shapes", "auto",

@@ -22,7 +22,6 @@ struct ServerOptions {
   std::string device = "auto";
   int32_t threads = 0;
   bool dummy_weights = false;
-  absl::Duration null_step_time = absl::ZeroDuration();
 
   std::string listen = "127.0.0.1:50051";
   std::string metrics = "127.0.0.1:9464";

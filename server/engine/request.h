@@ -7,7 +7,6 @@
 #include <variant>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "server/sampling/logprobs.h"
@@ -46,14 +45,11 @@ struct EmbedSpec {
 
 enum class FinishReason { kStop, kLength, kAbort, kDeadline, kError };
 
-// Most deltas have one token: it lies in the delta itself.
-using TokenIds = absl::InlinedVector<int32_t, 4>;
-
 // New tokens and text of one output. Text is valid UTF-8.
 struct OutputDelta {
   int32_t index = 0;
   std::string text;
-  TokenIds token_ids;
+  std::vector<int32_t> token_ids;
   std::vector<PositionLogprobs> logprobs;         // one a token, if asked for
   std::vector<PositionLogprobs> prompt_logprobs;  // in the first delta of output 0, if asked for
 };

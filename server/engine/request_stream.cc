@@ -6,8 +6,8 @@
 namespace tessera {
 namespace {
 
-template <typename Vector>
-void MoveAppend(Vector* from, Vector* to) {
+template <typename T>
+void MoveAppend(std::vector<T>* from, std::vector<T>* to) {
   to->insert(to->end(), std::make_move_iterator(from->begin()), std::make_move_iterator(from->end()));
 }
 
@@ -22,7 +22,6 @@ bool RequestStream::Take(std::vector<RequestEvent>* events) {
   std::lock_guard<std::mutex> lock(mu_);
   events->swap(events_);  // both vectors keep their capacity in use
   backlog_ = Backlog{};
-  reader_waits_ = events->empty();
   return !closed_;
 }
 
@@ -54,6 +53,7 @@ RequestStream::Backlog RequestStream::Push(RequestEvent event, absl::Time now) {
   {
     std::lock_guard<std::mutex> lock(mu_);
     if (closed_) return backlog_;
+    wake = events_.empty();
     auto* delta = std::get_if<OutputDelta>(&event);
     if (delta != nullptr && !delta->token_ids.empty()) {
       if (backlog_.tokens == 0) backlog_.since = now;
@@ -61,7 +61,6 @@ RequestStream::Backlog RequestStream::Push(RequestEvent event, absl::Time now) {
     }
     if (delta == nullptr || !Merge(delta)) events_.push_back(std::move(event));
     backlog = backlog_;
-    wake = Wakes();
   }
   if (wake && on_ready_) on_ready_();
   return backlog;
@@ -72,9 +71,9 @@ void RequestStream::PushLast(RequestEvent event) {
   {
     std::lock_guard<std::mutex> lock(mu_);
     if (closed_) return;
+    wake = events_.empty();
     events_.push_back(std::move(event));
     closed_ = true;
-    wake = Wakes();
   }
   if (wake && on_ready_) on_ready_();
 }
@@ -85,7 +84,7 @@ void RequestStream::Close() {
     std::lock_guard<std::mutex> lock(mu_);
     if (closed_) return;
     closed_ = true;
-    wake = Wakes();
+    wake = events_.empty();
   }
   if (wake && on_ready_) on_ready_();
 }

@@ -6,7 +6,6 @@
 #include <functional>
 #include <mutex>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -23,22 +22,18 @@ namespace tessera {
 // Shared by engine and reader (shared_ptr). All methods are thread-safe.
 class RequestStream {
  public:
-  // `on_ready` is called by the engine thread, without any lock held, when there is something to take for a reader that
-  // waits: that has taken nothing yet, or found nothing the last time. A reader that is busy with what it took is not
-  // disturbed. It must return quickly, and may call Take. `on_cancel` is called once, by the first Cancel.
+  // `on_ready` is called by the engine thread, without any lock held, each time the stream goes from empty to not
+  // empty. It must return quickly, and may call Take. `on_cancel` is called once, by the first Cancel.
   RequestStream(std::string request_id, std::function<void()> on_ready,
                 std::function<void()> on_cancel = nullptr);
 
   const std::string& request_id() const { return request_id_; }
 
   // Replaces `*events` by everything that gathered. Returns whether more can come: false with the request's last
-  // events, and ever after. on_ready comes again once this has found nothing:
+  // events, and ever after.
   //
-  //   bool more = true;
-  //   do {
-  //     more = stream->Take(&events);
-  //     for (RequestEvent& event : events) ...
-  //   } while (more && !events.empty());
+  //   const bool more = stream->Take(&events);
+  //   for (RequestEvent& event : events) ...
   //   if (!more) finish; else wait for on_ready
   bool Take(std::vector<RequestEvent>* events);
 
@@ -63,8 +58,6 @@ class RequestStream {
  private:
   // Appends to the output's delta that still waits, if there is one. Holds mu_.
   bool Merge(OutputDelta* delta);
-  // Whether on_ready is to be called for what was put in. Holds mu_.
-  bool Wakes() { return std::exchange(reader_waits_, false); }
 
   const std::string request_id_;
   const std::function<void()> on_ready_;
@@ -74,7 +67,6 @@ class RequestStream {
   std::vector<RequestEvent> events_;
   Backlog backlog_;
   bool closed_ = false;
-  bool reader_waits_ = true;  // for on_ready
 };
 
 }  // namespace tessera

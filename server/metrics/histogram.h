@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "prometheus/client_metric.h"
 
 namespace tessera {
@@ -22,21 +21,10 @@ class AtomicHistogram {
   explicit AtomicHistogram(std::vector<double> bounds)
       : bounds_(std::move(bounds)), counts_(new std::atomic<uint64_t>[bounds_.size() + 1]()) {}
 
-  void Observe(double value) { ObserveAll({&value, 1}); }
-
-  // The same for each of `values`. Neighbours that fall into one bucket, as the tokens of one step do, cost one addition.
-  void ObserveAll(absl::Span<const double> values) {
-    double sum = 0;
-    for (size_t i = 0; i < values.size();) {
-      const size_t bucket = std::lower_bound(bounds_.begin(), bounds_.end(), values[i]) - bounds_.begin();
-      uint64_t count = 0;
-      do {
-        sum += values[i++];
-        ++count;
-      } while (i < values.size() && InBucket(values[i], bucket));
-      counts_[bucket].fetch_add(count, std::memory_order_relaxed);
-    }
-    sum_.fetch_add(sum, std::memory_order_relaxed);
+  void Observe(double value) {
+    const size_t bucket = std::lower_bound(bounds_.begin(), bounds_.end(), value) - bounds_.begin();
+    counts_[bucket].fetch_add(1, std::memory_order_relaxed);
+    sum_.fetch_add(value, std::memory_order_relaxed);
   }
 
   prometheus::ClientMetric::Histogram Snapshot() const {
@@ -53,11 +41,6 @@ class AtomicHistogram {
   }
 
  private:
-  bool InBucket(double value, size_t bucket) const {
-    return (bucket == bounds_.size() || value <= bounds_[bucket]) &&
-           (bucket == 0 || value > bounds_[bucket - 1]);
-  }
-
   const std::vector<double> bounds_;
   const std::unique_ptr<std::atomic<uint64_t>[]> counts_;
   std::atomic<double> sum_{0.0};

@@ -91,9 +91,6 @@ class Metrics::Impl : public prometheus::Collectable {
   void Observe(MetricId id, double value, size_t index = 0) {
     series_[static_cast<size_t>(id)].histograms[index]->Observe(value);
   }
-  void ObserveAll(MetricId id, const std::vector<double>& values, size_t index = 0) {
-    series_[static_cast<size_t>(id)].histograms[index]->ObserveAll(values);
-  }
 
   void SetLabels(MetricsLabels labels) {
     absl::MutexLock lock(&mu_);
@@ -228,7 +225,7 @@ void Metrics::OnFirstToken(absl::Duration time_to_first_token) {
 }
 
 void Metrics::OnInterTokenLatencies(const std::vector<double>& seconds) {
-  impl_->ObserveAll(MetricId::kInterTokenLatency, seconds);
+  for (double value : seconds) impl_->Observe(MetricId::kInterTokenLatency, value);
 }
 
 void Metrics::OnRequestFinished(const RequestRecord& record) {

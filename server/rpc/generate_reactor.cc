@@ -27,22 +27,21 @@ GenerateReactor::GenerateReactor(RpcContext* rpc, grpc::CallbackServerContext* c
 absl::Status GenerateReactor::Prepare() {
   absl::StatusOr<GenerateSpec> spec = MakeGenerateSpec(*request_, request_id(), serving().model, arrival());
   if (!spec.ok()) return spec.status();
-  {
-    absl::MutexLock lock(&mu_);
-    v1::Accepted* accepted = current_.mutable_accepted();
-    accepted->set_request_id(spec->request_id);
-    accepted->set_model(serving().model.info.name());
-    accepted->set_prompt_tokens(static_cast<int32_t>(spec->prompt.size()));
-    accepted->set_seed(spec->sampling.seed);
-    if (request_->return_prompt_token_ids()) {
-      accepted->mutable_prompt_token_ids()->Add(spec->prompt.begin(), spec->prompt.end());
-    }
+  v1::GenerateResponse first;
+  v1::Accepted* accepted = first.mutable_accepted();
+  accepted->set_request_id(spec->request_id);
+  accepted->set_model(serving().model.info.name());
+  accepted->set_prompt_tokens(static_cast<int32_t>(spec->prompt.size()));
+  accepted->set_seed(spec->sampling.seed);
+  if (request_->return_prompt_token_ids()) {
+    accepted->mutable_prompt_token_ids()->Add(spec->prompt.begin(), spec->prompt.end());
   }
   absl::Status status = Enter([this, &spec](std::function<void()> on_ready) {
     return serving().engine->Generate(*std::move(spec), std::move(on_ready));
   });
   if (!status.ok()) return status;
   absl::MutexLock lock(&mu_);
+  pending_.push_front(std::move(first));
   accepted_ = true;
   return absl::OkStatus();
 }
@@ -61,94 +60,82 @@ absl::Time GenerateReactor::WriteStarted() const {
   return writing_ ? write_started_ : InferenceCall::WriteStarted();
 }
 
-void GenerateReactor::OnEvents() { Continue(/*written=*/false); }
+void GenerateReactor::OnEvents() { Continue(); }
 
 void GenerateReactor::OnWriteDone(bool ok) {
-  if (!ok) {
-    {
-      absl::MutexLock lock(&mu_);
-      broken_ = true;
-    }
-    Cancel();
+  {
+    absl::MutexLock lock(&mu_);
+    writing_ = false;
+    if (!ok) broken_ = true;
   }
-  Continue(/*written=*/true);
+  if (!ok) Cancel();
+  Continue();
 }
 
-void GenerateReactor::Continue(bool written) {
+void GenerateReactor::Continue() {
   // Once the call is finished OnDone may come on another thread, before this returns.
   const std::shared_ptr<InferenceCall> keep = weak_from_this().lock();
   absl::Status status;
   std::string reasons;
   RequestUsage usage;
-  bool write = false;
   {
     absl::MutexLock lock(&mu_);
-    if (written) writing_ = false;
     // Before Accepted is in place nothing may be taken; while a write is pending the engine's side gathers.
     if (done_ || writing_ || !accepted_) return;
+    // No more than there is to write now: what is left with the engine counts against a reader that does not read, and
+    // the first message does not wait for those after it.
+    while (!broken_ && !cancelled() && pending_.empty() && !ended_) {
+      std::vector<RequestEvent>& events = TakeEvents(&ended_);
+      if (events.empty()) break;
+      for (RequestEvent& event : events) Append(std::move(event));
+    }
     if (broken_ || cancelled()) {
       status = absl::CancelledError("the caller cancelled");
-    } else if (NextMessage()) {
-      write = writing_ = true;
+    } else if (!pending_.empty()) {
+      writing_ = true;
       write_started_ = absl::Now();
+      current_ = std::move(pending_.front());
+      pending_.pop_front();
+      // Serialises the message; its completion comes through gRPC's queue, never on this stack.
+      StartWrite(&current_);
+      return;
     } else if (!ended_) {
       return;
     }
-    if (!write) {
-      done_ = true;
-      reasons = reasons_;
-      usage = usage_;
-    }
+    done_ = true;
+    reasons = reasons_;
+    usage = usage_;
   }
-  if (write) {
-    // Serialises the message and may write it to the socket. OnWriteDone may come on another thread before it returns.
-    StartWrite(&current_);
-    return;
-  }
+  // Not under the lock, which OnDone's side may want.
   LogFinished(reasons, usage, status);
   NoteFinish();
   ServerWriteReactor::Finish(ToGrpcStatus(status));
 }
 
-bool GenerateReactor::NextMessage() {
-  if (!accepted_written_) return accepted_written_ = true;
-  // No more than there is to write now: what is left with the engine counts against a reader that does not read.
-  for (;;) {
-    while (events_ != nullptr && next_event_ < events_->size()) {
-      if (MakeMessage(&(*events_)[next_event_++])) return true;
-    }
-    if (ended_) return false;
-    events_ = &TakeEvents(&ended_);
-    next_event_ = 0;
-    if (events_->empty()) return false;
-  }
-}
-
-bool GenerateReactor::MakeMessage(RequestEvent* event) {
-  if (OutputDelta* delta = std::get_if<OutputDelta>(event)) {
-    v1::Delta* out = current_.mutable_delta();
-    out->Clear();
+void GenerateReactor::Append(RequestEvent event) {
+  v1::GenerateResponse response;
+  if (OutputDelta* delta = std::get_if<OutputDelta>(&event)) {
+    v1::Delta* out = response.mutable_delta();
     const Tokenizer* tokenizer = serving().model.tokenizer.get();
     out->set_index(delta->index);
-    out->set_text(delta->text);
+    out->set_text(std::move(delta->text));
     out->set_num_tokens(static_cast<int32_t>(delta->token_ids.size()));
     if (return_token_ids_) out->mutable_token_ids()->Add(delta->token_ids.begin(), delta->token_ids.end());
     ToProto(delta->logprobs, tokenizer, out->mutable_logprobs());
     ToProto(delta->prompt_logprobs, tokenizer, out->mutable_prompt_logprobs());
-    return true;
+  } else if (OutputFinished* finished = std::get_if<OutputFinished>(&event)) {
+    v1::Finished* out = response.mutable_finished();
+    ToProto(*finished, out);
+    absl::StrAppend(&reasons_, reasons_.empty() ? "" : ",", FinishReasonName(finished->reason));
+    if (finished->usage) {
+      usage_ = *finished->usage;
+      ToProto(usage_, out->mutable_usage());
+    }
+    if (finished->timings) ToProto(*finished->timings, out->mutable_timings());
+  } else {
+    return;  // an embedding's result, which no generation has
   }
-  OutputFinished* finished = std::get_if<OutputFinished>(event);
-  if (finished == nullptr) return false;  // an embedding's result, which no generation has
-  v1::Finished* out = current_.mutable_finished();
-  out->Clear();
-  ToProto(*finished, out);
-  absl::StrAppend(&reasons_, reasons_.empty() ? "" : ",", FinishReasonName(finished->reason));
-  if (finished->usage) {
-    usage_ = *finished->usage;
-    ToProto(usage_, out->mutable_usage());
-  }
-  if (finished->timings) ToProto(*finished->timings, out->mutable_timings());
-  return true;
+  pending_.push_back(std::move(response));
 }
 
 }  // namespace tessera

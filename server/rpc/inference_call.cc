@@ -46,7 +46,7 @@ absl::Status InferenceCall::Enter(const Submit& submit) {
   // The engine may keep its callback as long as the stream lives, and this call holds the stream: a strong reference
   // would be a cycle.
   absl::StatusOr<std::shared_ptr<RequestStream>> stream = submit([weak = weak_from_this()] {
-    if (const std::shared_ptr<InferenceCall> call = weak.lock()) call->Signal();
+    if (std::shared_ptr<InferenceCall> call = weak.lock()) call->Signal();
   });
   if (absl::IsResourceExhausted(stream.status())) return WithPushback(stream.status());
   if (!stream.ok()) return stream.status();
@@ -93,10 +93,10 @@ void InferenceCall::Release() {
 }
 
 std::vector<RequestEvent>& InferenceCall::TakeEvents(bool* ended) {
-  RequestStream* stream = nullptr;  // once set, stays as long as this call
+  std::shared_ptr<RequestStream> stream;
   {
     absl::MutexLock lock(&mu_);
-    stream = stream_.get();
+    stream = stream_;
   }
   events_.clear();
   *ended = stream != nullptr && !stream->Take(&events_);
@@ -105,12 +105,12 @@ std::vector<RequestEvent>& InferenceCall::TakeEvents(bool* ended) {
 
 void InferenceCall::Signal() {
   if (signalled_.exchange(true, std::memory_order_acq_rel)) return;
-  rpc_->ready_calls().Push(shared_from_this());
-}
-
-void InferenceCall::Answer() {
-  signalled_.store(false, std::memory_order_release);
-  OnEvents();
+  // The writers' queue has no bound of its own: a call is in it at most once.
+  const bool queued = rpc_->writers().TrySubmit([self = shared_from_this()] {
+    self->signalled_.store(false, std::memory_order_release);
+    self->OnEvents();
+  });
+  (void)queued;
 }
 
 void InferenceCall::Refuse(absl::Status status) {

@@ -20,18 +20,19 @@ namespace tessera {
 //
 //   callback thread   Begin: caller, state, request id
 //   tokenizer thread  Prepare: checks, tokenises, hands the request to the engine
-//   engine thread     on_ready -> Signal: puts the call among the ready ones, once however often it is called
-//   writer thread     Answer -> OnEvents: takes what gathered and answers
+//   engine thread     on_ready -> Signal: puts the call into the writers' queue, once however often it is called
+//   writer thread     OnEvents: takes what gathered and answers
 //
 // None of these waits for another. The object owns itself from Begin until Release, and whatever still holds a
 // reference (a queued task, the engine's callback) keeps it alive a little longer.
-class InferenceCall : public ReadyCall, public std::enable_shared_from_this<InferenceCall> {
+class InferenceCall : public std::enable_shared_from_this<InferenceCall> {
  public:
+  virtual ~InferenceCall() = default;
+
   // When the write that is pending, the last one included, was started; InfiniteFuture if none is.
   virtual absl::Time WriteStarted() const;
   // Ends the call from this side, at any time: the caller sees CANCELLED.
   void Close();
-  void Answer() final;
 
  protected:
   InferenceCall(RpcContext* rpc, grpc::CallbackServerContext* context, const char* method);
@@ -55,8 +56,7 @@ class InferenceCall : public ReadyCall, public std::enable_shared_from_this<Infe
   // Must finish the call with this status; nothing was accepted.
   virtual void Finish(const absl::Status& status) = 0;
   // There may be events, or the caller has gone. Runs on writer threads, now and then on two at once: a signal that
-  // comes while it runs queues it again. Overrides take events under their own lock, so that these stay in order, and
-  // until there are none left or a write is pending, after which they take again.
+  // comes while it runs queues it again. Overrides take events under their own lock, so that these stay in order.
   virtual void OnEvents() = 0;
 
   // The events that gathered, to be moved from before the next call; none before the request is accepted. Sets `ended`

@@ -62,7 +62,7 @@ bool ArrivingRequests::Remove(const std::string& id) {
 RpcContext::RpcContext(Options options, Metrics* metrics)
     : options_(std::move(options)),
       metrics_(metrics),
-      ready_calls_(options_.writer_threads),
+      writers_({.name = "rpc-write", .num_threads = options_.writer_threads}),
       tokenizers_(
           {.name = "tokenize", .num_threads = options_.tokenizer_threads, .max_queued = kMaxTokenizing}) {}
 

@@ -18,7 +18,6 @@
 #include "server/metrics/metrics.h"
 #include "server/rpc/api_keys.h"
 #include "server/rpc/open_calls.h"
-#include "server/rpc/ready_calls.h"
 #include "server/rpc/served_model.h"
 #include "server/rpc/validation.h"
 #include "server/rpc/worker_pool.h"
@@ -85,7 +84,7 @@ class RpcContext {
   ArrivingRequests& arriving() { return arriving_; }
   OpenCalls& open_calls() { return open_calls_; }
   WorkerPool& tokenizers() { return tokenizers_; }
-  ReadyCalls& ready_calls() { return ready_calls_; }
+  WorkerPool& writers() { return writers_; }
 
  private:
   const Options options_;
@@ -96,10 +95,10 @@ class RpcContext {
   std::atomic<const Serving*> serving_{nullptr};
   ArrivingRequests arriving_;
   OpenCalls open_calls_;
-  // Turns the engine's events into messages and starts writes, off the engine's thread.
-  ReadyCalls ready_calls_;
+  // Turns the engine's events into messages and starts writes, off the engine's thread. Holds at most one task a call.
+  WorkerPool writers_;
   // Checks and tokenises requests, short ones first. Bounded: a call that finds it full is RESOURCE_EXHAUSTED.
-  // Stops first: its tasks make calls ready.
+  // Stops first: its tasks hand calls to the writers.
   WorkerPool tokenizers_;
 };
 

@@ -17,7 +17,6 @@
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "server/logging/logging.h"
-#include "server/rpc/callback_threads.h"
 #include "server/rpc/control_service.h"
 #include "server/rpc/health_service.h"
 #include "server/rpc/inference_service.h"
@@ -181,7 +180,6 @@ class RpcServer::Impl {
       }
       lock.unlock();
       CloseBlockedCalls();
-      callback_threads_.KeepAwake();
       lock.lock();
       stopping_.wait_for(lock, kHealthPeriod, [this] { return stop_monitor_; });
     }
@@ -213,7 +211,6 @@ class RpcServer::Impl {
   Engine* engine_ = nullptr;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
-  CallbackThreads callback_threads_;
   std::thread monitor_;
   std::mutex mu_;  // guards what follows
   std::condition_variable stopping_;

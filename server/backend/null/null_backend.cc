@@ -212,8 +212,7 @@ int NullBackend::Candidates(uint64_t hash, int32_t token, int32_t position, int3
   const int wrapped = std::max(0, best + count - range);
   for (int place = 0; place < count; ++place) {
     const int slot = place < count - wrapped ? wrapped + place : place - (count - wrapped);
-    const int32_t offset = best + place < range ? best + place : best + place - range;
-    ids[slot] = config_.first_token + offset;
+    ids[slot] = config_.first_token + (best + place) % range;
     logits[slot] = token == config_.nan_token ? std::numeric_limits<float>::quiet_NaN()
                                               : -kLogitStep * static_cast<float>(place);
   }

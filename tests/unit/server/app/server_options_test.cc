@@ -26,14 +26,12 @@ TEST(ServerOptions, DefaultsAreLocal) {
 }
 
 TEST(ServerOptions, TakesTheFlags) {
-  const absl::StatusOr<ServerOptions> options =
-      Parse({"--listen=[::1]:0", "--metrics=", "--device=null", "--null-step-time=5ms", "--load-format=dummy",
-             "--kv-cache-bytes=1G", "--latency-buckets=0.001,0.1,1", "--log-level=debug", "--log-format=json",
-             "--max-batched-tokens=64"});
+  const absl::StatusOr<ServerOptions> options = Parse(
+      {"--listen=[::1]:0", "--metrics=", "--device=null", "--load-format=dummy", "--kv-cache-bytes=1G",
+       "--latency-buckets=0.001,0.1,1", "--log-level=debug", "--log-format=json", "--max-batched-tokens=64"});
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->listen, "[::1]:0");
   EXPECT_EQ(options->metrics, "");
-  EXPECT_EQ(options->null_step_time, absl::Milliseconds(5));
   EXPECT_TRUE(options->dummy_weights);
   EXPECT_EQ(options->kv_cache_bytes, 1 << 30);
   EXPECT_THAT(options->latency_buckets, ElementsAre(0.001, 0.1, 1));

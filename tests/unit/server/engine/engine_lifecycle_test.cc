@@ -333,14 +333,11 @@ TEST(EngineLifecycleTest, TheFirstEventWakesTheReaderWithoutALock) {
   auto on_ready = [&] {  // takes in the engine's own thread
     while (!attached) std::this_thread::yield();
     std::vector<RequestEvent> events;
-    bool more = true;
-    do {
-      more = stream->Take(&events);
-      for (const RequestEvent& event : events) {
-        if (const auto* delta = std::get_if<OutputDelta>(&event))
-          tokens += static_cast<int>(delta->token_ids.size());
-      }
-    } while (more && !events.empty());
+    const bool more = stream->Take(&events);
+    for (const RequestEvent& event : events) {
+      if (const auto* delta = std::get_if<OutputDelta>(&event))
+        tokens += static_cast<int>(delta->token_ids.size());
+    }
     std::lock_guard<std::mutex> lock(mu);
     ended = !more;
     done.notify_all();

@@ -16,7 +16,7 @@ OutputDelta Delta(int32_t index, std::string text, std::vector<int32_t> tokens) 
   OutputDelta delta;
   delta.index = index;
   delta.text = std::move(text);
-  delta.token_ids.assign(tokens.begin(), tokens.end());
+  delta.token_ids = std::move(tokens);
   return delta;
 }
 
@@ -35,31 +35,13 @@ TEST(RequestStreamTest, WakesOnceAndMergesPerOutput) {
   EXPECT_TRUE(stream.Take(&events));
   ASSERT_EQ(events.size(), 2u);
   EXPECT_EQ(std::get<OutputDelta>(events[0]).text, "ab");
-  EXPECT_EQ(std::get<OutputDelta>(events[0]).token_ids, (TokenIds{1, 2}));
+  EXPECT_EQ(std::get<OutputDelta>(events[0]).token_ids, (std::vector<int32_t>{1, 2}));
   EXPECT_EQ(std::get<OutputDelta>(events[1]).text, "xy");
   EXPECT_EQ(stream.backlog().tokens, 0);
   EXPECT_EQ(stream.backlog().since, absl::InfiniteFuture());
   EXPECT_TRUE(stream.Take(&events));
   EXPECT_TRUE(events.empty());
   stream.Push(Delta(0, "c", {3}));
-  EXPECT_EQ(wakes, 2);
-}
-
-TEST(RequestStreamTest, ABusyReaderIsNotWoken) {
-  int wakes = 0;
-  RequestStream stream("a", [&] { ++wakes; });
-  std::vector<RequestEvent> events;
-  stream.Push(Delta(0, "a", {1}));
-  EXPECT_EQ(wakes, 1);
-  EXPECT_TRUE(stream.Take(&events));
-  ASSERT_EQ(events.size(), 1u);
-  stream.Push(Delta(0, "b", {2}));  // the reader is busy with the first, and comes again
-  EXPECT_EQ(wakes, 1);
-  EXPECT_TRUE(stream.Take(&events));
-  ASSERT_EQ(events.size(), 1u);
-  EXPECT_TRUE(stream.Take(&events));
-  EXPECT_TRUE(events.empty());  // now it waits
-  stream.PushLast(OutputFinished{});
   EXPECT_EQ(wakes, 2);
 }
 

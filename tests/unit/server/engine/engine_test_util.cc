@@ -75,16 +75,13 @@ std::function<void()> Reader::OnReady() const {
 }
 
 void Reader::ReadOnce() {
-  std::vector<RequestEvent> events;
-  bool more = stream_->Take(&events);
-  while (more && events.empty()) {
-    {
-      std::unique_lock<std::mutex> lock(signal_->mu);
-      signal_->changed.wait(lock, [this] { return signal_->ready; });
-      signal_->ready = false;
-    }
-    more = stream_->Take(&events);
+  {
+    std::unique_lock<std::mutex> lock(signal_->mu);
+    signal_->changed.wait(lock, [this] { return signal_->ready; });
+    signal_->ready = false;
   }
+  std::vector<RequestEvent> events;
+  const bool more = stream_->Take(&events);
   for (RequestEvent& event : events) Take(std::move(event));
   if (!more) {
     ended_ = true;

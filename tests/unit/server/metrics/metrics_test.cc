@@ -18,7 +18,6 @@
 #include "gtest/gtest.h"
 #include "prometheus/collectable.h"
 #include "prometheus/metric_family.h"
-#include "server/metrics/histogram.h"
 #include "server/metrics/metrics_endpoint.h"
 #include "server/metrics/metrics_table.h"
 
@@ -225,19 +224,6 @@ TEST(Metrics, UnknownCodesAreCounted) {
   const std::map<std::string, double> samples = Samples(*metrics);
   EXPECT_EQ(samples.at("tessera_requests_rejected_total{code=\"RESOURCE_EXHAUSTED\"}"), 1);
   EXPECT_EQ(samples.at("tessera_requests_rejected_total{code=\"OTHER\"}"), 1);
-}
-
-TEST(Metrics, ManyObservationsAtOnceAreCountedEach) {
-  AtomicHistogram histogram({0.001, 0.002, 0.5, 5});
-  histogram.ObserveAll(
-      std::vector<double>{0.002, 0.002, 0.003, 0.001, 0.001, 5, 0.5, 0.75, 0, -1, 0.002, 7, 7});
-  histogram.ObserveAll({});
-  const prometheus::ClientMetric::Histogram got = histogram.Snapshot();
-  EXPECT_EQ(got.sample_count, 13);
-  EXPECT_NEAR(got.sample_sum, 19.261, 1e-9);
-  const uint64_t expected[] = {4, 7, 9, 11};
-  ASSERT_EQ(got.bucket.size(), 4u);
-  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(got.bucket[i].cumulative_count, expected[i]) << i;
 }
 
 TEST(Metrics, ScrapesUnderLoadSeeConsistentHistograms) {
